@@ -1,0 +1,44 @@
+"""Hand-written gradients for PyTorch that are proven, compose, and run fast.
+
+``check`` gives a verdict with reasons on every part of the contract of a custom gradient::
+
+    import gradwright as gw
+
+    assert gw.check(MyExp, x)
+
+Names are loaded on first use, so that ``import gradwright`` does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gradwright.errors import GradwrightError as GradwrightError
+
+if TYPE_CHECKING:
+    from gradwright.checking.report import Report as Report
+    from gradwright.checking.run import check as check
+    from gradwright.checking.samples import Sample as Sample
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "check": "gradwright.checking.run",
+    "Report": "gradwright.checking.report",
+    "Sample": "gradwright.checking.samples",
+}
+
+__all__ = ["GradwrightError", "Report", "Sample", "__version__", "check"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'gradwright' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,465 @@
+"""A case: one subject on one sample, ready to be evaluated again and again.
+
+Every evaluation gets fresh copies of the sample's tensors, so that nothing a user's function does to its inputs can
+reach the next evaluation. Numerics see a case as a real function of real vectors: complex tensors are viewed as pairs
+of real numbers, and all differentiable outputs are joined into one vector.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gradwright import torch_compat
+from gradwright.checking.samples import Sample, describe_value
+from gradwright.checking.subject import Argument, Subject
+from gradwright.errors import ForwardError, SampleError, describe_exception
+from gradwright.typing import Level
+
+Randomness = Literal["none", "seeded", "uncontrolled"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One tensor that the case differentiates with respect to."""
+
+    name: str
+    tensor: Tensor
+    argument: int
+    """Position of its argument in the call."""
+    leaf: int
+    """Position within the argument, when the argument is a container; else 0."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One differentiable output: its position among all output tensors, shape and dtype."""
+
+    position: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+@dataclass
+class Pass:
+    """One recorded forward pass, ready for a backward."""
+
+    arguments: list[Argument]
+    """What was passed, with the fresh tensors."""
+    inputs: list[Tensor]
+    """The fresh tensors that require grad, one for each :class:`Input`."""
+    outputs: list[Tensor]
+    """All output tensors, in order."""
+    differentiable: list[Tensor]
+    """Those that the case counts as differentiable."""
+
+    def gradients(
+        self, cotangents: Sequence[Tensor], *, create_graph: bool = False
+    ) -> list[Tensor | None]:
+        """Run backward; the result has one gradient (or None) for each input."""
+        gradients = torch.autograd.grad(
+            self.differentiable, self.inputs, list(cotangents), create_graph=create_graph, allow_unused=True
+        )
+        return list(gradients)
+
+
+class Case:
+    """One subject on one sample.
+
+    Raises:
+        SampleError: the sample does not fit the subject or has nothing to differentiate.
+        ForwardError: forward raised on the sample.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        sample: Sample,
+        *,
+        level: Level = "standard",
+        seed: int = 0,
+        arguments: Sequence[Argument] | None = None,
+    ) -> None:
+        self.subject = subject
+        self.sample = sample
+        self.level = level
+        self.seed = seed
+        self.arguments = list(arguments) if arguments is not None else subject.bind(sample)
+        self.inputs = _differentiable_inputs(subject, self.arguments)
+        if not self.inputs:
+            raise SampleError(
+                f"{subject.name}: the sample ({self.describe()}) has no floating-point or complex tensor to "
+                "differentiate; expected at least one; pass a tensor such as torch.randn(3, dtype=torch.float64)."
+            )
+        self.in_place = False
+        self.randomness: Randomness = "none"
+        first = self._first_pass()
+        self.outputs = [
+            Output(position, out.shape, out.dtype)
+            for position, out in enumerate(first.outputs)
+            if out.requires_grad and (out.is_floating_point() or out.is_complex())
+        ]
+        self.n_outputs = len(first.outputs)
+        self._sizes = [_real_size(o.shape, o.dtype) for o in self.outputs]
+        self.m = sum(self._sizes)
+        self.n = [_real_size(i.tensor.shape, i.tensor.dtype) for i in self.inputs]
+        self.randomness = self._find_randomness()
+        self.base = [_to_flat(i.tensor) for i in self.inputs]
+
+    # ---------------------------------------------------------------- words
+
+    def describe(self) -> str:
+        """Describe the sample in a line, for example ``x: float64 (3, 4), k=2``."""
+        parts = []
+        for argument in self.arguments:
+            if argument.origin == "buffer":
+                continue
+            text = describe_value(argument.value)
+            joint = ": " if isinstance(argument.value, Tensor) else "="
+            parts.append(f"{argument.name}{joint}{text}")
+        return ", ".join(parts)
+
+    def output_name(self, output: int) -> str:
+        """Name the ``output``-th differentiable output for messages: ``the output`` when there is only one."""
+        return "the output" if self.n_outputs == 1 else f"output {self.outputs[output].position}"
+
+    def locate_output(self, j: int) -> tuple[int, tuple[int, ...]]:
+        """Return which differentiable output element ``j`` of the joint vector lies in, and its index there."""
+        for number, size in enumerate(self._sizes):
+            if j < size:
+                return number, _unravel(j, self.outputs[number].shape, self.outputs[number].dtype)
+            j -= size
+        raise IndexError(j)
+
+    def locate_input(self, k: int, i: int) -> tuple[int, ...]:
+        """Return the index of element ``i`` of the flattened ``k``-th input."""
+        return _unravel(i, self.inputs[k].tensor.shape, self.inputs[k].tensor.dtype)
+
+    # ---------------------------------------------------------------- evaluation
+
+    def forward(
+        self, flats: Mapping[int, Tensor] | None = None, *, function: type[Function] | None = None
+    ) -> Pass:
+        """Run forward with grad enabled on fresh tensors.
+
+        Arguments:
+            flats: real flat vectors that replace the values of some inputs, by input number.
+            function: a stand-in for the Function class.
+        """
+        flats = flats or {}
+        fresh: list[Tensor] = []
+        for number, item in enumerate(self.inputs):
+            tensor = _copy(item.tensor) if number not in flats else _from_flat(flats[number], item.tensor)
+            fresh.append(tensor.requires_grad_())
+        passed = [t.clone() for t in fresh] if self.in_place else fresh
+        arguments = self._rebuild(passed)
+        with self.sandbox():
+            result = self.subject.call(arguments, function)
+        outputs = _tensors(result)
+        # The first pass decides which outputs count as differentiable; until then there are none.
+        known = getattr(self, "outputs", [])
+        return Pass(arguments, fresh, outputs, [outputs[o.position] for o in known if o.position < len(outputs)])
+
+    def value(self, flats: Mapping[int, Tensor] | None = None) -> Tensor:
+        """Return all differentiable outputs as one real float64 vector of length ``m``.
+
+        Where forward raises, or changes the shape of its outputs, the function has no value: the vector is NaN.
+        """
+        try:
+            outputs = [out.detach() for out in self.forward(flats).differentiable]
+        except Exception:
+            outputs = []
+        if [o.shape for o in outputs] != [o.shape for o in self.outputs]:
+            return torch.full((self.m,), float("nan"), dtype=torch.float64)
+        return join([_to_flat(out) for out in outputs])
+
+    def cotangents(self, v: Tensor) -> list[Tensor]:
+        """Split a real vector of length ``m`` into fresh cotangents, one for each differentiable output."""
+        parts = torch.split(v, self._sizes)
+        return [_from_flat(part, torch.empty(o.shape, dtype=o.dtype)) for part, o in zip(parts, self.outputs)]
+
+    def pull(self, v: Tensor, flats: Mapping[int, Tensor] | None = None) -> list[Tensor | None]:
+        """Return the VJP of ``v``: for each input a real float64 vector, or None where backward gives none."""
+        run = self.forward(flats)
+        with self.sandbox():
+            gradients = run.gradients(self.cotangents(v))
+        return [None if g is None else _to_flat(g.detach()).to(torch.float64) for g in gradients]
+
+    def pull_all(self, v: Tensor, flats: Mapping[int, Tensor] | None = None) -> list[Tensor]:
+        """Like :meth:`pull`, with zeros where backward gives no gradient."""
+        return [
+            torch.zeros(n, dtype=torch.float64) if g is None else g for n, g in zip(self.n, self.pull(v, flats))
+        ]
+
+    def surrogate_pass(self) -> Pass:
+        """Run the declared surrogate on the same arguments.
+
+        Raises:
+            SampleError: the surrogate raises, or its outputs have other shapes than the subject's.
+        """
+        assert self.sample.surrogate is not None
+        fresh = [_copy(item.tensor).requires_grad_() for item in self.inputs]
+        arguments = self._rebuild(fresh)
+        positional = [a.value for a in arguments if a.origin == "positional"]
+        keyword = {a.name: a.value for a in arguments if a.origin in ("keyword", "parameter")}
+        try:
+            outputs = _tensors(self.sample.surrogate(*positional, **keyword))
+        except Exception as error:
+            raise SampleError(
+                f"{self.subject.name}: the declared surrogate raised {describe_exception(error)}; it is called with "
+                f"the same arguments as forward {self.subject.signature}; change its parameters."
+            ) from error
+        shapes = [tuple(out.shape) for out in outputs]
+        expected = [tuple(o.shape) for o in self.outputs]
+        if self.n_outputs != len(self.outputs) and len(outputs) == self.n_outputs:
+            outputs = [outputs[o.position] for o in self.outputs]
+            shapes = [tuple(out.shape) for out in outputs]
+        if shapes != expected:
+            raise SampleError(
+                f"{self.subject.name}: the declared surrogate returns outputs of the shapes {shapes}; expected the "
+                f"shapes of forward's differentiable outputs, {expected}; return one tensor for each."
+            )
+        return Pass(arguments, fresh, outputs, outputs)
+
+    def twin(self, dtype: torch.dtype) -> Case | None:
+        """Return the same case with every real floating tensor in ``dtype`` (complex ones in the matching dtype).
+
+        None when the subject does not run there.
+        """
+
+        def convert(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                return leaf.detach().to(dtype).requires_grad_(leaf.requires_grad)
+            if isinstance(leaf, Tensor) and leaf.is_complex():
+                return leaf.detach().to(dtype.to_complex()).requires_grad_(leaf.requires_grad)
+            return leaf
+
+        arguments = []
+        for argument in self.arguments:
+            leaves, structure = torch_compat.flatten(argument.value)
+            arguments.append(replace(argument, value=torch_compat.unflatten([convert(x) for x in leaves], structure)))
+        try:
+            return Case(self.subject, self.sample, level=self.level, seed=self.seed, arguments=arguments)
+        except (ForwardError, SampleError):
+            return None
+
+    @functools.cached_property
+    def dtype(self) -> torch.dtype:
+        """The real dtype of the least precise input."""
+        return max(
+            (_real_dtype(i.tensor.dtype) for i in self.inputs), key=lambda dtype: torch.finfo(dtype).eps
+        )
+
+    @functools.cached_property
+    def epsilon(self) -> float:
+        """Unit of rounding of the least precise dtype among inputs and differentiable outputs."""
+        dtypes = [i.tensor.dtype for i in self.inputs] + [o.dtype for o in self.outputs]
+        return max(float(torch.finfo(_real_dtype(dtype)).eps) for dtype in dtypes)
+
+    def output_epsilon(self) -> Tensor:
+        """Return the rounding unit of each element of the joint output vector."""
+        return join(
+            [
+                torch.full((size,), float(torch.finfo(_real_dtype(o.dtype)).eps), dtype=torch.float64)
+                for size, o in zip(self._sizes, self.outputs)
+            ]
+        )
+
+    @functools.cached_property
+    def forward_seconds(self) -> float:
+        """Time of one forward, the smaller of two."""
+        times = []
+        for _ in range(2):
+            start = time.perf_counter()
+            self.forward()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    def generator(self, salt: str = "") -> torch.Generator:
+        """Return a generator of random numbers that depends on the seed and on who asks."""
+        return torch.Generator().manual_seed((self.seed * 1_000_003 + sum(map(ord, salt))) % 2**63)
+
+    @contextmanager
+    def sandbox(self) -> Iterator[None]:
+        """Run with grad enabled; a subject that draws random numbers draws the same ones each time."""
+        with torch.enable_grad():
+            if self.randomness != "seeded":
+                yield
+                return
+            with fixed_random_state(self.seed):
+                yield
+
+    # ---------------------------------------------------------------- construction
+
+    def _first_pass(self) -> Pass:
+        try:
+            try:
+                return self.forward()
+            except RuntimeError as error:
+                # An in-place Function refuses a leaf that requires grad; it is right on anything computed.
+                if "leaf Variable" not in str(error):
+                    raise
+                self.in_place = True
+                return self.forward()
+        except Exception as error:
+            raise ForwardError(
+                f"{self.subject.name}: forward raised {describe_exception(error)} on the sample ({self.describe()}); "
+                "expected it to run; change the sample or mend forward."
+            ) from error
+
+    def _find_randomness(self) -> Randomness:
+        def moves() -> bool:
+            return not torch.equal(_bits(self.value()), _bits(self.value()))
+
+        if not moves():
+            return "none"
+        self.randomness = "seeded"
+        return "uncontrolled" if moves() else "seeded"
+
+    def _rebuild(self, tensors: Sequence[Tensor]) -> list[Argument]:
+        """Return the arguments with the inputs replaced by ``tensors`` and every other tensor by a fresh copy."""
+        placed = {(item.argument, item.leaf): tensor for item, tensor in zip(self.inputs, tensors)}
+        rebuilt = []
+        for number, argument in enumerate(self.arguments):
+            leaves, structure = torch_compat.flatten(argument.value)
+            leaves = [
+                placed[number, i] if (number, i) in placed else _copy(leaf) if isinstance(leaf, Tensor) else leaf
+                for i, leaf in enumerate(leaves)
+            ]
+            rebuilt.append(replace(argument, value=torch_compat.unflatten(leaves, structure)))
+        return rebuilt
+
+
+@contextmanager
+def fixed_random_state(seed: int) -> Iterator[None]:
+    """Seed torch's and Python's generators inside the block (NumPy's too when it is loaded), restore them after."""
+    import sys
+
+    numpy = sys.modules.get("numpy")
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        if numpy is not None:
+            numpy.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy is not None:
+                numpy.random.set_state(numpy_state)
+
+
+def join(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate real vectors as float64; the result is empty when there are none."""
+    if not parts:
+        return torch.empty(0, dtype=torch.float64)
+    return torch.cat([part.to(torch.float64) for part in parts])
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors hold the same bits in the same shape, NaN included."""
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
+
+
+def _differentiable_inputs(subject: Subject, arguments: Sequence[Argument]) -> list[Input]:
+    found: list[tuple[Input, bool]] = []
+    for number, argument in enumerate(arguments):
+        if argument.origin == "buffer":
+            continue
+        leaves, _ = torch_compat.flatten(argument.value)
+        alone = isinstance(argument.value, Tensor)
+        if not alone and subject.kind == "Function":
+            continue  # autograd does not track tensors inside containers that are passed to a Function
+        paths = [""] if alone else torch_compat.leaf_paths(argument.value)
+        for i, (leaf, path) in enumerate(zip(leaves, paths)):
+            if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
+                asked = leaf.requires_grad or argument.origin == "parameter"
+                found.append((Input(argument.name + path, leaf.detach(), number, i), asked))
+    chosen = [item for item, asked in found if asked and arguments[item.argument].origin != "parameter"]
+    if not chosen:
+        return [item for item, _ in found]
+    return [item for item, asked in found if asked]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    leaves, _ = torch_compat.flatten(value)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _real_dtype(dtype: torch.dtype) -> torch.dtype:
+    return dtype.to_real()
+
+
+def _real_size(shape: torch.Size, dtype: torch.dtype) -> int:
+    return shape.numel() * (2 if dtype.is_complex else 1)
+
+
+def _to_flat(tensor: Tensor) -> Tensor:
+    """View a tensor as a flat real vector (complex numbers as pairs)."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+
+
+def _from_flat(flat: Tensor, template: Tensor) -> Tensor:
+    """Undo :func:`_to_flat`: a fresh tensor with the shape, dtype and (where it can be written) layout of template."""
+    flat = flat.to(_real_dtype(template.dtype))
+    if template.is_complex():
+        values = torch.view_as_complex(flat.reshape(*template.shape, 2).contiguous())
+    else:
+        values = flat.reshape(template.shape)
+    if template.is_contiguous() or _overlaps(template):
+        return values.clone(memory_format=torch.contiguous_format)
+    fresh = _copy(template)
+    fresh.copy_(values)
+    return fresh
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Copy a tensor with its strides and storage offset."""
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided or tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        return tensor.clone()
+    storage = tensor.untyped_storage().clone()
+    fresh = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    fresh.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return fresh
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Tell whether several elements may share memory (expanded or self-overlapping), so that it cannot be written."""
+    extent = 1
+    for size, stride in sorted(zip(tensor.shape, tensor.stride()), key=lambda pair: pair[1]):
+        if size > 1:
+            if stride < extent:
+                return True
+            extent = stride * size
+    return False
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def _unravel(position: int, shape: torch.Size, dtype: torch.dtype) -> tuple[int, ...]:
+    if dtype.is_complex:
+        position //= 2
+    index = []
+    for size in reversed(shape):
+        index.append(position % size)
+        position //= size
+    return tuple(reversed(index))
+
+

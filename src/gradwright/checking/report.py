@@ -1,0 +1,229 @@
+"""What a check found: findings, results per contract, and the report of one subject.
+
+Plain data, nothing is computed here. The views (terminal, HTML, JSON) live in :mod:`gradwright.reporting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradwright.typing import VERDICTS, Level, Provenance, Verdict
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place in a subject's inputs and outputs that a finding is about."""
+
+    input: str | None = None
+    """Name of the input, as in the signature of ``forward``."""
+    output: int | None = None
+    """Position of the output, counted from 0."""
+    index: tuple[int, ...] | None = None
+    """Index of the element within the input."""
+    output_index: tuple[int, ...] | None = None
+    """Index of the element within the output."""
+
+    def __str__(self) -> str:
+        def place(name: str, index: tuple[int, ...] | None) -> str:
+            return name + (f"[{', '.join(map(str, index))}]" if index else "")
+
+        parts = []
+        if self.output is not None:
+            parts.append(place(f"output {self.output}", self.output_index))
+        if self.input is not None:
+            parts.append(place(self.input, self.index))
+        return " with respect to ".join(parts)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Pairs of analytic and numeric values for the pictures of the HTML report (at most a few hundred)."""
+
+    labels: tuple[str, ...]
+    analytic: tuple[float, ...]
+    numeric: tuple[float, ...]
+    error_bar: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One conclusion of a contract that is not a plain pass: what, where, the two values, and what to do."""
+
+    verdict: Verdict
+    message: str
+    """What is wrong, in the user's terms, in one or two sentences."""
+    hint: str | None = None
+    """What to do about it."""
+    where: Where | None = None
+    analytic: float | complex | None = None
+    numeric: float | complex | None = None
+    error_bar: float | None = None
+    repro: str | None = None
+    """A script that shows the finding by itself."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one contract concluded about one sample."""
+
+    verdict: Verdict
+    message: str = ""
+    """For a pass: what was examined. For a skip: the reason."""
+    findings: tuple[Finding, ...] = ()
+    sensitivity: float | None = None
+    """Relative error that would have been seen; the largest over everything examined."""
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True)
+class ContractResult:
+    """The verdict of one contract over all samples of a subject."""
+
+    id: str
+    question: str
+    """The question the contract belongs to, for example ``is the gradient right?``."""
+    verdict: Verdict
+    message: str
+    findings: tuple[Finding, ...] = ()
+    sensitivity: float | None = None
+    evidence: tuple[Evidence, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class SampleNote:
+    """How a sample is described in a report."""
+
+    provenance: Provenance
+    description: str
+    """For example ``x: float64 (3, 4); k=2``."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdicts on one subject, with reasons.
+
+    ``bool(report)`` is true when nothing failed, so ``assert gw.check(MyExp, x)`` reads as it should; ``str(report)``
+    is what a person needs after the ``assert``.
+    """
+
+    name: str
+    kind: str
+    """``Function``, ``callable``, ``custom op``, ``module``."""
+    file: str | None
+    line: int | None
+    level: Level
+    seed: int
+    samples: tuple[SampleNote, ...]
+    results: tuple[ContractResult, ...]
+    notes: tuple[str, ...] = ()
+    """What the reader must know beside the verdicts, for example a guessed intent."""
+    seconds: float = 0.0
+    torch_version: str = field(default="", compare=False)
+
+    @property
+    def ok(self) -> bool:
+        """True when no contract failed."""
+        return not any(result.verdict == "fail" for result in self.results)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest verdict of all contracts (``skipped`` and ``pass`` come last)."""
+        present = {result.verdict for result in self.results}
+        return next((verdict for verdict in VERDICTS if verdict in present), "skipped")
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Every finding whose verdict is ``fail`` or ``suspect``, gravest first."""
+        graded = [
+            (VERDICTS.index(finding.verdict), finding)
+            for result in self.results
+            for finding in result.findings
+            if finding.verdict in ("fail", "suspect")
+        ]
+        return tuple(finding for _, finding in sorted(graded, key=lambda pair: pair[0]))
+
+    @property
+    def failed(self) -> tuple[ContractResult, ...]:
+        """Contracts with verdict ``fail``."""
+        return self._with("fail")
+
+    @property
+    def unresolved(self) -> tuple[ContractResult, ...]:
+        """Contracts whose error bar was too wide to tell."""
+        return self._with("unresolved")
+
+    @property
+    def unsupported(self) -> tuple[ContractResult, ...]:
+        """Contracts the subject refuses aloud."""
+        return self._with("unsupported")
+
+    @property
+    def skipped(self) -> tuple[ContractResult, ...]:
+        """Contracts that were not examined, each with its reason as the message."""
+        return self._with("skipped")
+
+    def _with(self, verdict: Verdict) -> tuple[ContractResult, ...]:
+        return tuple(result for result in self.results if result.verdict == verdict)
+
+    def __getitem__(self, contract: str) -> ContractResult:
+        """Return the result of one contract by its id, for example ``report["second-order"]``."""
+        for result in self.results:
+            if result.id == contract:
+                return result
+        raise KeyError(f"{contract}: not among the contracts of this report: {', '.join(r.id for r in self.results)}")
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        failed = ", ".join(result.id for result in self.failed)
+        return f"<Report {self.name}: {'FAIL ' + failed if failed else 'ok'}>"
+
+    # The views import the reporting package when they are called: `checking` does not depend on it otherwise.
+
+    def __str__(self) -> str:
+        from gradwright.reporting.terminal import plain_text
+
+        return plain_text([self])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document of this report as a dictionary (schema version 1)."""
+        from gradwright.reporting.machine import document
+
+        return document([self], command="check")
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Return the JSON document of this report as text, and write it to ``path`` if one is given."""
+        from gradwright.reporting.machine import to_json
+
+        return to_json([self], command="check", path=path)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write this report as one self-contained HTML page and return its path."""
+        from gradwright.reporting.html import write_html
+
+        return write_html([self], path)
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """A subject that could not be run: why, and what would make it run. Never a pass."""
+
+    name: str
+    file: str | None
+    line: int | None
+    reason: str
+    remedy: str | None = None
+    named: bool = False
+    """True when the user asked for this subject by name, so that the command failed at what it was told to do."""
+    traceback: str | None = None
+
+
+Entry = Report | NotChecked
+"""A row of the command's table."""
+
+Entries = Sequence[Entry]

@@ -1,0 +1,160 @@
+"""Samples: the inputs a subject is checked on, and the plain-Python hook by which a file declares them.
+
+A file declares samples without importing gradwright, in either of two ways::
+
+    gradwright_samples = {"Scale": (x, 2), "RoundSTE": {"args": (x,), "surrogate": lambda x: x}}
+
+    def samples_Scale():
+        yield x, 2
+        yield {"args": (x,), "kwargs": {"k": 3}}
+
+One sample is a tensor (the only argument), a tuple (the positional arguments), a dictionary with the keys of
+:data:`KEYS`, or a :class:`Sample`. A list, a generator or a function of no arguments stands for several samples.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from gradwright.errors import SampleError, describe_exception, did_you_mean
+from gradwright.typing import Provenance, TensorFunction
+
+KEYS = ("args", "kwargs", "surrogate", "name")
+"""The keys of a sample that is written as a dictionary."""
+
+MAPPING_NAME = "gradwright_samples"
+FUNCTION_PREFIX = "samples_"
+MAX_SAMPLES = 100
+"""More samples than this from one declaration is taken for an endless generator."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One set of inputs of a subject.
+
+    Arguments:
+        args: positional arguments, as they would be passed to ``apply``.
+        kwargs: keyword arguments, by the parameter names of ``forward``.
+        surrogate: the function whose derivative the rule declares to be using instead of the true one; it is called
+            with the same arguments and returns outputs of the same shapes.
+        name: a label for reports.
+        provenance: where the sample came from.
+
+    Tensors are differentiated if they are floating-point or complex. When some tensors of a sample have
+    ``requires_grad=True``, exactly those are differentiated and the others are constants.
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    surrogate: TensorFunction | None = None
+    name: str | None = None
+    provenance: Provenance = "declared"
+
+
+def declared_samples(declaration: Any, owner: str) -> list[Sample]:
+    """Turn what a file declares for one subject into samples.
+
+    Arguments:
+        declaration: the value in ``gradwright_samples`` or the ``samples_<Name>`` function.
+        owner: how to call the declaration in messages, for example ``samples_MyExp``.
+
+    Raises:
+        SampleError: the declaration is not understood, raises, is empty, or does not end.
+    """
+    samples = []
+    for item in _items(declaration, owner):
+        samples.append(_one(item, f"{owner}: sample {len(samples) + 1}"))
+        if len(samples) > MAX_SAMPLES:
+            raise SampleError(f"{owner}: gave more than {MAX_SAMPLES} samples; expected a finite number; stop earlier.")
+    if not samples:
+        raise SampleError(f"{owner}: declares no sample; expected at least one; yield or return a tuple of arguments.")
+    return samples
+
+
+def _items(declaration: Any, owner: str) -> Iterator[Any]:
+    if isinstance(declaration, Callable) and not isinstance(declaration, torch.Tensor):  # type: ignore[arg-type]
+        declaration = _call(declaration, owner)
+    if isinstance(declaration, list) or inspect.isgenerator(declaration):
+        iterator = iter(declaration)
+        while True:
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise SampleError(
+                    f"{owner}: raised {describe_exception(error)}; expected samples; mend the declaration."
+                ) from error
+            yield item
+    else:
+        yield declaration
+
+
+def _call(function: Callable[[], Any], owner: str) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        raise SampleError(
+            f"{owner}: raised {describe_exception(error)}; expected samples; mend the declaration."
+        ) from error
+
+
+def _one(item: Any, owner: str) -> Sample:
+    if isinstance(item, Sample):
+        return item
+    if isinstance(item, torch.Tensor):
+        return Sample(args=(item,))
+    if isinstance(item, tuple):
+        return Sample(args=item)
+    if isinstance(item, Mapping):
+        return _from_mapping(item, owner)
+    raise SampleError(
+        f"{owner} is of type {type(item).__name__}; expected a tensor, a tuple of arguments, or a dictionary with the "
+        f"keys {', '.join(KEYS)}; for a single argument that is not a tensor write a tuple: (value,)."
+    )
+
+
+def _from_mapping(item: Mapping[str, Any], owner: str) -> Sample:
+    for key in item:
+        if key not in KEYS:
+            raise SampleError(
+                f"{owner} has the unknown key {key!r}; expected {', '.join(KEYS)}.{did_you_mean(str(key), KEYS)}"
+            )
+    args = item.get("args", ())
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    if not isinstance(args, (tuple, list)):
+        raise SampleError(
+            f"{owner}: `args` is of type {type(args).__name__}; expected a tuple; write {{'args': (value,)}}."
+        )
+    kwargs = item.get("kwargs", {})
+    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+        raise SampleError(f"{owner}: `kwargs` must be a dictionary with parameter names as keys.")
+    surrogate = item.get("surrogate")
+    if surrogate is not None and not callable(surrogate):
+        raise SampleError(
+            f"{owner}: `surrogate` is of type {type(surrogate).__name__}; expected a function that is called with the "
+            "same arguments as forward; for a straight-through rule write lambda x: x."
+        )
+    name = item.get("name")
+    return Sample(args=tuple(args), kwargs=dict(kwargs), surrogate=surrogate, name=None if name is None else str(name))
+
+
+def describe_value(value: Any) -> str:
+    """Describe one argument in a few words: ``float64 (3, 4)`` for a tensor, else a short ``repr``."""
+    if isinstance(value, torch.Tensor):
+        text = f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+        if not value.is_contiguous():
+            text += f" strides {value.stride()}"
+        return text
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+__all__ = ["FUNCTION_PREFIX", "KEYS", "MAPPING_NAME", "Sample", "declared_samples", "describe_value"]

@@ -1,0 +1,69 @@
+"""Every error gradwright raises, and the functions that build each message.
+
+One base class, :class:`GradwrightError`. Each kind also derives from the built-in exception that fits, so that code
+which already catches ``TypeError`` or ``ValueError`` keeps working. Messages read ``name: what happened; what was
+expected; what to do`` and speak of the user's function and argument names.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class GradwrightError(Exception):
+    """Base class of all errors raised by gradwright."""
+
+
+class MissingDependencyError(GradwrightError, ImportError):
+    """A library that is needed for what was asked is not installed."""
+
+
+class SubjectTypeError(GradwrightError, TypeError):
+    """The thing handed to ``check`` is not something that can be checked."""
+
+
+class SampleError(GradwrightError, ValueError):
+    """The inputs of a subject do not fit the subject."""
+
+
+class OptionError(GradwrightError, ValueError):
+    """An option has a value that is not one of the known ones."""
+
+
+class ForwardError(GradwrightError, RuntimeError):
+    """The subject's own forward raised on the inputs it was given (the original is the ``__cause__``)."""
+
+
+class TargetError(GradwrightError, LookupError):
+    """A path, module or name on the command line could not be turned into subjects."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the closest known name, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def unknown_choice(option: str, value: object, known: Sequence[str]) -> OptionError:
+    """Build the error for an option value outside its list of choices."""
+    return OptionError(
+        f"{option}: got {value!r}; expected one of {', '.join(known)}.{did_you_mean(str(value), known)}"
+    )
+
+
+def missing_torch() -> MissingDependencyError:
+    """Build the error for a Python without PyTorch."""
+    return MissingDependencyError(
+        "gradwright: PyTorch is not installed; gradwright works with the torch you have and never installs one by "
+        "itself; install it with `pip install torch` (or `pip install 'gradwright[torch]'`)."
+    )
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return ``TypeName: first line`` of an exception, shortened to one readable line."""
+    lines = str(error).strip().splitlines()
+    text = lines[0] if lines else ""
+    if len(text) > 300:
+        text = text[:297] + "..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,1 @@
+"""Views of a :class:`~gradwright.checking.report.Report`: terminal, HTML, machine-readable."""

@@ -1,0 +1,92 @@
+"""Every private torch name gradwright uses, probed once, with its public fallback.
+
+Nothing else in the package may touch a name of torch that starts with an underscore; a test enforces it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradwright.errors import missing_torch
+
+try:
+    import torch
+    from torch.autograd import Function
+except ModuleNotFoundError as error:
+    if error.name == "torch":
+        raise missing_torch() from None
+    raise
+
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+
+CustomOpDef: type | None
+"""The type of what ``torch.library.custom_op`` returns; it has no public name (checked up to torch 2.13)."""
+try:
+    from torch._library.custom_ops import CustomOpDef
+except ImportError:  # pragma: no cover - depends on the torch version
+    CustomOpDef = None
+
+OperatorTypes: tuple[type, ...]
+"""The types of ``torch.ops.namespace.name`` and ``torch.ops.namespace.name.overload``."""
+try:
+    from torch._ops import OpOverload, OpOverloadPacket
+
+    OperatorTypes = (OpOverload, OpOverloadPacket)
+except ImportError:  # pragma: no cover - depends on the torch version
+    OperatorTypes = ()
+
+
+def has_setup_context(function: type[Function]) -> bool:
+    """Tell whether ``function`` is written in the two-part style (``forward`` without ``ctx`` plus ``setup_context``)."""
+    return function.setup_context is not Function.setup_context
+
+
+def is_operator(value: Any) -> bool:
+    """Tell whether ``value`` is a custom op: the result of ``torch.library.custom_op`` or an entry of ``torch.ops``."""
+    return isinstance(value, OperatorTypes) or (CustomOpDef is not None and isinstance(value, CustomOpDef))
+
+
+def operator_schema(operator: Any) -> Any:
+    """Return the schema of a custom op (its ``arguments`` have ``name``, ``type``, ``default_value``, ``kwarg_only``)."""
+    if CustomOpDef is not None and isinstance(operator, CustomOpDef):
+        operator = operator._opoverload
+    if not hasattr(operator, "_schema"):  # a packet: its first overload
+        operator = getattr(operator, operator.overloads()[0])
+    return operator._schema
+
+
+def operator_name(operator: Any) -> str:
+    """Return ``namespace::name`` of a custom op."""
+    return str(operator_schema(operator).name)
+
+
+def operator_source(operator: Any) -> Any:
+    """Return the Python function behind a custom op, or None when there is none."""
+    return getattr(operator, "_init_fn", None)
+
+
+def flatten(value: Any) -> tuple[list[Any], Any]:
+    """Return the leaves of nested containers (list, tuple, dict, dataclass known to torch) and their structure."""
+    return tree_flatten(value)
+
+
+def unflatten(leaves: list[Any], structure: Any) -> Any:
+    """Undo :func:`flatten`."""
+    return tree_unflatten(leaves, structure)
+
+
+def leaf_paths(value: Any) -> list[str]:
+    """Return how each leaf of ``value`` is reached from it, for example ``['weight'][0]``, in the order of flatten."""
+    paths, _ = tree_flatten_with_path(value)
+    return [keystr(path) for path, _ in paths]
+
+
+def node_function(node: Any) -> type[Function] | None:
+    """Return the Function class that made an autograd graph node, or None for a node of PyTorch's own."""
+    owner = getattr(type(node), "_forward_cls", None)
+    return owner if isinstance(owner, type) and issubclass(owner, Function) else None
+
+
+def version() -> str:
+    """Return the version of torch."""
+    return str(torch.__version__)
