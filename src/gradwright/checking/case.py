@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -100,13 +100,16 @@ class Case:
                 f"{subject.name}: the sample ({self.describe()}) has no floating-point or complex tensor to "
                 "differentiate; expected at least one; pass a tensor such as torch.randn(3, dtype=torch.float64)."
             )
+        self.audit: object | None = None
+        """Kept by :func:`gradwright.checking.audit.audit`."""
         self.in_place = False
         self.randomness: Randomness = "none"
         first = self._first_pass()
+        floating = [(p, out) for p, out in enumerate(first.outputs) if out.is_floating_point() or out.is_complex()]
+        self.detached = not any(out.requires_grad for _, out in floating)
+        """True when no output requires grad; all floating outputs are then evaluated, but none has a gradient."""
         self.outputs = [
-            Output(position, out.shape, out.dtype)
-            for position, out in enumerate(first.outputs)
-            if out.requires_grad and (out.is_floating_point() or out.is_complex())
+            Output(position, out.shape, out.dtype) for position, out in floating if out.requires_grad or self.detached
         ]
         self.n_outputs = len(first.outputs)
         self._sizes = [_real_size(o.shape, o.dtype) for o in self.outputs]
@@ -114,6 +117,13 @@ class Case:
         self.n = [_real_size(i.tensor.shape, i.tensor.dtype) for i in self.inputs]
         self.randomness = self._find_randomness()
         self.base = [_to_flat(i.tensor) for i in self.inputs]
+
+    @functools.cached_property
+    def exact(self) -> Case:
+        """The case the numerics use: its float64 twin when it is of lower precision and runs there, else itself."""
+        if self.dtype == torch.float64:
+            return self
+        return self.twin(torch.float64) or self
 
     # ---------------------------------------------------------------- words
 
@@ -143,6 +153,15 @@ class Case:
     def locate_input(self, k: int, i: int) -> tuple[int, ...]:
         """Return the index of element ``i`` of the flattened ``k``-th input."""
         return _unravel(i, self.inputs[k].tensor.shape, self.inputs[k].tensor.dtype)
+
+    def output_size(self, output: int) -> int:
+        """Return how many real numbers the ``output``-th differentiable output holds."""
+        return self._sizes[output]
+
+    def output_slice(self, output: int) -> slice:
+        """Return where the ``output``-th differentiable output lies in the joint vector."""
+        start = sum(self._sizes[:output])
+        return slice(start, start + self._sizes[output])
 
     # ---------------------------------------------------------------- evaluation
 
@@ -196,9 +215,30 @@ class Case:
 
     def pull_all(self, v: Tensor, flats: Mapping[int, Tensor] | None = None) -> list[Tensor]:
         """Like :meth:`pull`, with zeros where backward gives no gradient."""
+        return [g if g is not None else torch.zeros(n, dtype=torch.float64) for n, g in zip(self.n, self.pull(v, flats))]
+
+    def flatten_inputs(self, gradients: Sequence[Tensor | None]) -> list[Tensor]:
+        """Turn gradients of the inputs into real float64 vectors, with zeros for None."""
         return [
-            torch.zeros(n, dtype=torch.float64) if g is None else g for n, g in zip(self.n, self.pull(v, flats))
+            torch.zeros(n, dtype=torch.float64) if g is None else _to_flat(g).to(torch.float64)
+            for n, g in zip(self.n, gradients)
         ]
+
+    def flatten_outputs(self, values: Sequence[Tensor | None]) -> Tensor:
+        """Turn one tensor (or None, for zeros) for each differentiable output into one real vector of length ``m``."""
+        return join(
+            [torch.zeros(n) if value is None else _to_flat(value) for n, value in zip(self._sizes, values)]
+        )
+
+    def pull_surrogate(self, v: Tensor) -> list[Tensor]:
+        """Return the VJP of ``v`` through the declared surrogate, as real float64 vectors."""
+        run = self.surrogate_pass()
+        pairs = [(out, c) for out, c in zip(run.outputs, self.cotangents(v)) if out.requires_grad]
+        if not pairs:
+            return [torch.zeros(n, dtype=torch.float64) for n in self.n]
+        outputs = [out for out, _ in pairs]
+        cotangents = [c.to(out.dtype) for out, c in pairs]
+        return self.flatten_inputs(torch.autograd.grad(outputs, run.inputs, cotangents, allow_unused=True))
 
     def surrogate_pass(self) -> Pass:
         """Run the declared surrogate on the same arguments.

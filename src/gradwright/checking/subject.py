@@ -85,7 +85,7 @@ class Subject:
             self._refuse_misfit(positional, keyword)
             if self.kind == "Function":
                 positional, keyword = self._keywords_to_positions(positional, keyword)
-        arguments = [Argument(self._position_name(i), value) for i, value in enumerate(positional)]
+        arguments = [Argument(self.position_name(i), value) for i, value in enumerate(positional)]
         arguments += [Argument(name, value, "keyword") for name, value in keyword.items()]
         if self.kind == "module":
             arguments += _module_state(self.target)
@@ -102,7 +102,8 @@ class Subject:
             return torch.func.functional_call(self.target, state, tuple(positional), keyword)
         return self.target(*positional, **keyword)
 
-    def _position_name(self, position: int) -> str:
+    def position_name(self, position: int) -> str:
+        """Return the name of the ``position``-th positional argument, for example ``x`` or ``xs[2]``."""
         if self.parameters is None:
             return f"input{position}"
         places = [p for p in self.parameters if p.kind != "keyword"]

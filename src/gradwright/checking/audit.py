@@ -1,0 +1,148 @@
+"""What ``backward`` really returned, before the engine sums, expands and casts it.
+
+The Function class is subclassed and its backward watched; the user's class is not touched.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd import Function
+
+from gradwright import torch_compat
+from gradwright.checking.case import Case
+from gradwright.errors import describe_exception
+
+
+@dataclass
+class Audit:
+    """One backward of a case, watched."""
+
+    called: bool = False
+    returned: Any = None
+    """The raw return value of the user's backward."""
+    expected: int = 0
+    """How many gradients the engine wants: one for each argument of forward."""
+    user_error: Exception | None = None
+    """What the user's backward raised."""
+    engine_error: Exception | None = None
+    """What PyTorch raised when it took what backward returned."""
+    no_backward: bool = False
+    no_graph: bool = False
+    """True when no floating-point output requires grad, so that there is nothing to differentiate."""
+
+    @property
+    def gradients(self) -> tuple[Any, ...]:
+        """The return value as a tuple, as the engine sees it."""
+        return self.returned if isinstance(self.returned, tuple) else (self.returned,)
+
+    @property
+    def usable(self) -> bool:
+        """True when backward runs to the end."""
+        return not (self.user_error or self.engine_error or self.no_backward or self.no_graph)
+
+    @property
+    def obstacle(self) -> str:
+        """Why no gradient can be had, for contracts that must be skipped."""
+        if self.no_graph:
+            return "no output requires grad"
+        if self.no_backward:
+            return "there is no backward"
+        if self.user_error is not None:
+            return f"backward raises {describe_exception(self.user_error)}"
+        return f"PyTorch refuses what backward returns ({describe_exception(self.engine_error or Exception())})"
+
+
+def audit(case: Case) -> Audit:
+    """Run one watched backward of the case; the result is kept, so that all contracts share it."""
+    if case.audit is None:
+        case.audit = _watch(case)
+    assert isinstance(case.audit, Audit)
+    return case.audit
+
+
+def _watch(case: Case) -> Audit:
+    result = Audit()
+    if case.detached:
+        result.no_graph = True
+        return result
+    function = case.subject.function
+    if function is not None and _backward_name(function) is None:
+        result.no_backward = True
+        return result
+    stand_in = _watched(function, result) if function is not None else None
+    v = random_cotangent(case)
+    try:
+        run = case.forward(function=stand_in)
+        with case.sandbox():
+            run.gradients(case.cotangents(v))
+    except Exception as error:
+        if isinstance(error, NotImplementedError) and function is None:
+            result.no_backward = True
+        elif result.user_error is None:
+            # Without a Function class the user's part of backward cannot be told from the engine's.
+            result.engine_error = error
+    return result
+
+
+def random_cotangent(case: Case, salt: str = "cotangent") -> torch.Tensor:
+    """Draw a signed full-mantissa cotangent vector, entries bounded away from zero."""
+    generator = case.generator(salt)
+    signs = torch.randint(0, 2, (case.m,), generator=generator).to(torch.float64) * 2 - 1
+    return signs * (0.5 + torch.rand(case.m, generator=generator, dtype=torch.float64))
+
+
+def functions_in_graph(case: Case) -> list[type[Function]]:
+    """Return the Function classes that a forward of the case went through, each once, in order of discovery."""
+    found: list[type[Function]] = []
+    seen: set[Any] = set()
+    pending = [out.grad_fn for out in case.forward().differentiable]
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        function = torch_compat.node_function(node)
+        if function is not None and function not in found:
+            found.append(function)
+        pending += [following for following, _ in node.next_functions]
+    return found
+
+
+def user_location(error: BaseException) -> str:
+    """Return ``line 12 of ops.py`` for the last frame of the user's own code, or an empty string."""
+    here, torch_home = Path(__file__).parent.parent, Path(torch.__file__).parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if frame.filename.startswith("<") or here in path.parents or torch_home in path.parents:
+            continue
+        return f"line {frame.lineno} of {path.name}"
+    return ""
+
+
+def _backward_name(function: type[Function]) -> str | None:
+    if function.vjp is not Function.vjp:
+        return "vjp"
+    return "backward" if function.backward is not Function.backward else None
+
+
+def _watched(function: type[Function], result: Audit) -> type[Function]:
+    name = _backward_name(function)
+    assert name is not None
+    original = getattr(function, name)
+
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        result.called = True
+        result.expected = len(ctx.needs_input_grad)
+        try:
+            result.returned = original(ctx, *cotangents)
+        except Exception as error:
+            result.user_error = error
+            raise
+        return result.returned
+
+    return type(function.__name__, (function,), {name: staticmethod(backward)})

@@ -1,0 +1,175 @@
+"""The rule is linear in the incoming gradient.
+
+## What it checks
+With B(v) what backward gives for the cotangent v: B(0) is zero and not NaN, B(s v) = s B(v) for s = -1, 2^10 and 2^-20
+(powers of two, so that exact arithmetic is expected), and B(v + w) = B(v) + B(w) for random signed v and w. No
+differences are needed, so the resolution is that of rounding.
+
+## Why it matters
+A vector-Jacobian product is linear by definition. A rule that ignores the incoming gradient, clamps it, takes its sign
+or rounds it is right only when the incoming gradient is one, and fails under loss scaling, weighting, accumulation and
+mixed precision. ``gradcheck`` feeds one-hot cotangents of value 1 and cannot see it.
+
+## If it fails
+Look for a term without ``grad_output``, a comparison or clamp of ``grad_output``, or a cast of it.
+
+## References
+linkedin/Liger-Kernel issues 968 and 1298; SeanNaren/warp-ctc issue 170.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwright.checking import repro
+from gradwright.checking.audit import random_cotangent
+from gradwright.checking.case import Case, join
+from gradwright.checking.contracts import contract
+from gradwright.checking.guards import without_gradients
+from gradwright.checking.report import Finding, Outcome, Where
+
+RELATIVE, OF_LARGEST = 1e-11, 1e-12
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A broken identity: what B gave and what linearity asks for."""
+
+    got: Tensor
+    want: Tensor
+    allowed: Tensor
+
+    @property
+    def excess(self) -> Tensor:
+        """How far each element is outside its allowance, as a multiple of it; NaN counts as infinitely far."""
+        both_nan = self.got.isnan() & self.want.isnan()
+        ratio = (self.got - self.want).abs() / self.allowed
+        return torch.where(both_nan | (self.got == self.want), 0.0, ratio.nan_to_num(torch.inf))
+
+    @property
+    def broken(self) -> bool:
+        """True when any element is outside its allowance."""
+        return bool((self.excess > 1).any())
+
+
+@contract(asks="is the gradient right?")
+def examine(case: Case) -> Outcome:
+    """Compare B at scaled and summed cotangents with what linearity asks for."""
+    obstacle = without_gradients(case)
+    if obstacle is not None:
+        return obstacle
+    v, w = random_cotangent(case, "v"), random_cotangent(case, "w")
+
+    def rule(cotangent: Tensor) -> Tensor:
+        return join(case.pull_all(cotangent))
+
+    at_v, at_w, at_zero = rule(v), rule(w), rule(torch.zeros_like(v))
+    largest = float(join([at_v, at_w]).nan_to_num(0.0, 0.0, 0.0).abs().max())
+    relative = min(RELATIVE * max(1.0, case.epsilon / 2.0**-52), 64 * case.epsilon)
+    of_largest = min(OF_LARGEST * max(1.0, case.epsilon / 2.0**-52), 16 * case.epsilon)
+
+    def against(got: Tensor, want: Tensor, scale: float = 1.0) -> Deviation:
+        size = want.nan_to_num(0.0, 0.0, 0.0).abs()
+        return Deviation(got, want, relative * size + of_largest * abs(scale) * largest + 1e-300)
+
+    zero = against(at_zero, torch.zeros_like(at_zero))
+    if zero.broken:
+        return _report(case, v * 0, zero, *_not_zero_at_zero(at_zero, at_v))
+    small = 2.0**-4 if case.epsilon > 1e-4 else 2.0**-20
+    scaled = {s: rule(s * v) for s in (-1.0, 2.0**10, small)}
+    for s, at_scaled in scaled.items():
+        deviation = against(at_scaled, s * at_v, s)
+        if deviation.broken:
+            return _report(case, s * v, deviation, *_not_homogeneous(s, at_v, scaled))
+    total = against(rule(v + w), at_v + at_w)
+    if total.broken:
+        return _report(case, v + w, total, *_not_additive(total))
+    return Outcome(
+        "pass",
+        f"B(0) = 0, B(sv) = sB(v) for s = -1, 2^10, {small:g}, and B(v + w) = B(v) + B(w)",
+        sensitivity=relative,
+    )
+
+
+def _not_zero_at_zero(at_zero: Tensor, at_v: Tensor) -> tuple[str, str]:
+    if bool(at_zero.isnan().any()):
+        return (
+            "backward gives NaN for a zero incoming gradient (0 times infinity, or 0/0).",
+            "guard the infinite factor: an unused output sends a zero gradient.",
+        )
+    if torch.equal(at_zero, at_v):
+        return (
+            "the factor grad_output is missing: backward gives the same for every incoming gradient, zero included.",
+            "multiply by grad_output: `return grad_output * derivative`.",
+        )
+    return (
+        "backward gives a non-zero gradient for a zero incoming gradient: a term is added that does not contain "
+        "grad_output.",
+        "every term of backward must be multiplied by grad_output, none added to it.",
+    )
+
+
+def _not_homogeneous(s: float, at_v: Tensor, scaled: dict[float, Tensor]) -> tuple[str, str]:
+    if torch.equal(scaled[-1.0], at_v):
+        return (
+            "backward gives the same for v and -v: the absolute value or a square of grad_output is used.",
+            "use grad_output itself, with its sign.",
+        )
+    if torch.equal(scaled[2.0**10], at_v):
+        return (
+            "backward does not depend on the size of grad_output, only on its sign or direction.",
+            "multiply by grad_output itself: do not take its sign, mask or normalise it.",
+        )
+    if s == -1.0:
+        return (
+            "backward treats positive and negative grad_output differently: B(-v) is not -B(v).",
+            "look for a relu, clamp or comparison of grad_output.",
+        )
+    if s > 1:
+        return (
+            "backward limits large incoming gradients: B(1024 v) is not 1024 B(v).",
+            "look for a clamp, a normalisation or a cast of grad_output to half precision; clip gradients in the "
+            "training loop, or declare the rule with surrogate=.",
+        )
+    return (
+        f"backward loses small incoming gradients: B(v) scaled by {s:g} is not the same multiple.",
+        "look for a threshold, a cast to half precision or an added epsilon on grad_output.",
+    )
+
+
+def _not_additive(total: Deviation) -> tuple[str, str]:
+    relative = (total.got - total.want).abs() / total.want.abs().clamp(min=1e-300)
+    worst = float(relative[total.excess > 1].max())
+    for dtype, unit in (("float32", 2.0**-24), ("float16", 2.0**-11), ("bfloat16", 2.0**-8)):
+        if worst <= 16 * unit:
+            return (
+                f"grad_output is rounded to {dtype} on its way: B(v + w) and B(v) + B(w) differ by {worst:.1e}.",
+                f"look for a cast of grad_output to {dtype}.",
+            )
+    return (
+        "backward mixes elements or outputs non-linearly: B(v + w) is not B(v) + B(w).",
+        "look for a product of two incoming gradients, or for one that overwrites the other.",
+    )
+
+
+def _report(case: Case, cotangent: Tensor, deviation: Deviation, message: str, hint: str) -> Outcome:
+    position = int(deviation.excess.argmax())
+    k, i = 0, position
+    while i >= case.n[k]:
+        i -= case.n[k]
+        k += 1
+    where = Where(input=case.inputs[k].name, index=case.locate_input(k, i))
+    got, want = float(deviation.got[position]), float(deviation.want[position])
+    inputs = ", ".join(repro.variable(item.name) for item in case.inputs)
+    body = [
+        repro.cotangent_line(case, "v", cotangent),
+        f"grads = torch.autograd.grad({repro.differentiable(case)}, [{inputs}], v, allow_unused=True)",
+        f'print("backward gives", grads[{k}], "where linearity asks for {want:.6g} at {list(where.index or ())}")',
+    ]
+    finding = Finding(
+        "fail", message, hint, where, got, want, float(deviation.allowed[position]), repro.script(case, body)
+    )
+    return Outcome("fail", message, (finding,))

@@ -1,0 +1,213 @@
+"""Differentiating the gradient again gives its derivative, or raises.
+
+## What it checks
+The rule B(x; v) is differentiated by PyTorch (double backward) and by differences, along random directions: once for each
+input and once for each incoming gradient. The comparison is with the rule itself, so it holds for straight-through rules
+too, and says nothing about whether the first derivative is right. The verdict is ``unsupported`` when PyTorch raises
+(``@once_differentiable`` does), and ``fail`` when the second derivative is silently wrong or missing.
+
+## Why it matters
+Gradient penalties, Hessians, meta-learning and physics-informed losses differentiate twice. A tensor that forward
+computed and saved is a constant to double backward, and the term it carries disappears without an error.
+
+## If it fails
+Recompute intermediates in backward from the saved inputs, use PyTorch operations there, or decorate backward with
+``@once_differentiable`` so that it raises.
+
+## References
+pytorch/pytorch issues 58509, 76185 and 104040.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwright.checking import repro
+from gradwright.checking.audit import random_cotangent
+from gradwright.checking.case import Case, Pass
+from gradwright.checking.contracts import contract
+from gradwright.checking.differences import FIRST_STEP, Behaviour, Estimate, differentiate_sum, element_steps
+from gradwright.checking.guards import without_gradients
+from gradwright.checking.judge import UNRESOLVED_BAR, acquitted, one_unit_away
+from gradwright.checking.projection import rounding_of_sum, signed
+from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.errors import describe_exception
+
+HINT = (
+    "a tensor that forward computed and saved (or that backward detached) is a constant to double backward: recompute it "
+    "in backward from the saved inputs, or decorate backward with @once_differentiable so that it raises."
+)
+
+
+@dataclass
+class Directional:
+    """The second derivative along one direction, from both sides."""
+
+    name: str | None
+    """The input it is with respect to; None for the incoming gradient."""
+    analytic: float
+    numeric: float
+    bar: float
+    wrong: bool
+    unresolved: bool
+
+
+@contract(asks="is the gradient right?")
+def examine(case: Case) -> Outcome:
+    """Compare double backward with differences of the rule."""
+    obstacle = without_gradients(case)
+    if obstacle is not None:
+        return obstacle
+    case = case.exact
+    v = random_cotangent(case, "second order v")
+    generator = case.generator("second order w")
+    weights = [signed(n, generator) for n in case.n]
+    try:
+        second = _double_backward(case, v, weights)
+    except Exception as error:
+        return _refused(error)
+    if second is None:
+        by_inputs: list[Tensor] = [torch.zeros(n, dtype=torch.float64) for n in case.n]
+        by_cotangent = torch.zeros(case.m, dtype=torch.float64)
+    else:
+        by_inputs, by_cotangent = second
+    results = [_along_input(case, k, v, weights, by_inputs) for k in range(len(case.inputs)) if case.n[k]]
+    results.append(_along_cotangent(case, v, weights, by_cotangent))
+    wrong = [r for r in results if r.wrong]
+    if wrong:
+        findings = tuple(_finding(case, r, second is None) for r in wrong)
+        return Outcome("fail", findings[0].message, findings)
+    unresolved = [r for r in results if r.unresolved]
+    message = f"{len(results)} directional second derivatives of the rule"
+    if len(unresolved) > len(results) / 2:
+        return Outcome("unresolved", f"{message}: the error bars are too wide to tell, or the rule is not smooth here")
+    if unresolved:
+        message += f"; {len(unresolved)} not resolved"
+    size = max(abs(r.numeric) for r in results)
+    seen = max(r.bar for r in results if not r.unresolved)
+    return Outcome("pass", message, sensitivity=seen / size if size else seen)
+
+
+def _double_backward(case: Case, v: Tensor, weights: list[Tensor]) -> tuple[list[Tensor], Tensor] | None:
+    """Return the gradient of ``<w, B(x; v)>`` by inputs and by cotangent, or None when B carries no graph."""
+    run = case.forward()
+    cotangents = [c.requires_grad_() for c in case.cotangents(v)]
+    with case.sandbox():
+        first = run.gradients(cotangents, create_graph=True)
+        total = _weighted(case, first, weights)
+        if not total.requires_grad:
+            return None
+        gradients = torch.autograd.grad(total, [*run.inputs, *cotangents], allow_unused=True)
+    inputs, rest = gradients[: len(run.inputs)], gradients[len(run.inputs) :]
+    return case.flatten_inputs(inputs), case.flatten_outputs(rest)
+
+
+def _weighted(case: Case, gradients: list[Tensor | None], weights: list[Tensor]) -> Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for gradient, w in zip(gradients, weights):
+        if gradient is not None:
+            flat = torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient
+            total = total + (flat.reshape(-1).to(torch.float64) * w).sum()
+    return total
+
+
+def _refused(error: Exception) -> Outcome:
+    text = describe_exception(error)
+    if "once_differentiable" in str(error):
+        return Outcome(
+            "unsupported",
+            "declared first-order only (@once_differentiable): differentiating twice raises, but only when the incoming "
+            "gradient itself requires grad; after out.sum() PyTorch drops the second derivative silently "
+            "(pytorch/pytorch#76185)",
+        )
+    return Outcome("unsupported", f"differentiating twice raises {text}")
+
+
+def _along_input(case: Case, k: int, v: Tensor, weights: list[Tensor], by_inputs: list[Tensor]) -> Directional:
+    x = case.base[k]
+    generator = case.generator(f"second order direction {k}")
+    u = signed(case.n[k], generator) * (element_steps(x) / FIRST_STEP)
+
+    def terms(flat: Tensor) -> Tensor:
+        return torch.cat([w * g for w, g in zip(weights, case.pull_all(v, {k: flat}))])
+
+    def again() -> float:
+        moved = _double_backward_at(case, v, weights, {k: one_unit_away(x, generator)})
+        return float((moved[k] * u).sum()) if moved else 0.0
+
+    products = by_inputs[k] * u
+    return _directional(case, case.inputs[k].name, products, terms, x, u, again)
+
+
+def _double_backward_at(
+    case: Case, v: Tensor, weights: list[Tensor], flats: dict[int, Tensor]
+) -> list[Tensor] | None:
+    run: Pass = case.forward(flats)
+    cotangents = [c.requires_grad_() for c in case.cotangents(v)]
+    with case.sandbox():
+        total = _weighted(case, run.gradients(cotangents, create_graph=True), weights)
+        if not total.requires_grad:
+            return None
+        return case.flatten_inputs(torch.autograd.grad(total, run.inputs, allow_unused=True))
+
+
+def _along_cotangent(case: Case, v: Tensor, weights: list[Tensor], by_cotangent: Tensor) -> Directional:
+    q = signed(case.m, case.generator("second order cotangent"))
+
+    def terms(flat: Tensor) -> Tensor:
+        return torch.cat([w * g for w, g in zip(weights, case.pull_all(flat))])
+
+    return _directional(case, None, by_cotangent * q, terms, v, q, lambda: float((by_cotangent * q).sum()))
+
+
+def _directional(case: Case, name, products: Tensor, terms, x: Tensor, u: Tensor, again) -> Directional:  # type: ignore[no-untyped-def]
+    analytic = float(products.sum())
+
+    def along(*scales: float) -> Estimate:
+        return differentiate_sum(terms, x, u, case.epsilon, scales)
+
+    estimate = along(1.0, 1e-3, 1e-6)
+    numeric, bar = float(estimate.value), float(estimate.bar)
+    size = max(abs(numeric), float(products.abs().sum()))
+    allowed = rounding_of_sum(case.epsilon, products) + 1e-10 * size
+    if int(estimate.behaviour) >= Behaviour.JUMP or not torch.isfinite(estimate.bar).item():
+        return Directional(name, analytic, numeric, bar, False, True)
+    wrong = not (float(estimate.lower) - allowed <= analytic <= float(estimate.upper) + allowed)
+    if wrong:
+        scatter = abs(again() - analytic)
+        wrong = not acquitted(analytic, numeric, bar + allowed, scatter, along)
+        return Directional(name, analytic, numeric, bar + allowed, wrong, not wrong)
+    return Directional(name, analytic, numeric, bar + allowed, False, bar > UNRESOLVED_BAR * size and size > 0)
+
+
+def _finding(case: Case, result: Directional, cut: bool) -> Finding:
+    subject = f"`{result.name}`" if result.name else "grad_output"
+    if cut or result.analytic == 0.0:
+        message = (
+            f"the second derivative is silently missing: double backward finds no path from the gradient to {subject}, "
+            "although the gradient moves with it."
+        )
+    else:
+        message = (
+            f"the second derivative is silently wrong: differentiating the gradient again with respect to {subject} does "
+            "not give its derivative."
+        )
+    where = Where(input=result.name)
+    if result.name is None:
+        return Finding("fail", message, HINT, where, result.analytic, result.numeric, result.bar)
+    name = repro.variable(result.name)
+    body = [
+        f"flat = [t.reshape(-1) for t in {repro.differentiable(case)}]"
+        if len(case.outputs) > 1
+        else f"flat = [{repro.differentiable(case)}.reshape(-1)]",
+        f"(grad,) = torch.autograd.grad(sum(t.sum() for t in flat), {name}, create_graph=True)",
+        f"second = torch.autograd.grad(grad.sum(), {name}, allow_unused=True)[0] if grad.requires_grad else None",
+        'print("gradient: ", grad)',
+        'print("of its sum:", second, "which is not its derivative")',
+    ]
+    return Finding(
+        "fail", message, HINT, where, result.analytic, result.numeric, result.bar, repro.script(case, body)
+    )

@@ -1,0 +1,251 @@
+"""Diagnosis: what kind of mistake explains a wrong Jacobian, in the user's terms.
+
+Hypotheses are tried in order of simplicity; the first that explains every resolved entry to within its bar wins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwright.checking.case import Case
+from gradwright.checking.jacobian import Comparison
+from gradwright.checking.judge import State
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A label for tests, what it means, and what to do."""
+
+    label: str
+    meaning: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Entries of one input-output block that are known well enough to reason about; shape (n, m_block)."""
+
+    case: Case
+    input: int
+    output: int
+    analytic: Tensor
+    numeric: Tensor
+    bar: Tensor
+    known: Tensor
+    none: bool
+
+    @property
+    def name(self) -> str:
+        """The input's name in backquotes."""
+        return f"`{self.case.inputs[self.input].name}`"
+
+    def explains(self, prediction: Tensor) -> bool:
+        """Tell whether the analytic values equal ``prediction`` (made from numeric ones) to within the bars."""
+        scale = float(prediction[self.known].abs().max()) if bool(self.known.any()) else 0.0
+        allowed = 4 * self.bar + 1e-8 * prediction.abs() + 1e-11 * scale
+        return bool(((self.analytic - prediction).abs() <= allowed)[self.known].all())
+
+
+Hypothesis = Callable[[Block, Sequence[Block]], Diagnosis | None]
+
+
+def block_of(case: Case, comparison: Comparison, output: int) -> Block:
+    """Cut the entries of one output out of a comparison."""
+    where = case.output_slice(output)
+    estimate = comparison.estimate
+    state = comparison.state[:, where]
+    known = (state == State.FINE) | (state == State.WRONG)
+    return Block(
+        case,
+        comparison.input,
+        output,
+        comparison.analytic[:, where],
+        estimate.value[:, where],
+        estimate.bar[:, where] + comparison.allowed[:, where],
+        known & estimate.bar[:, where].isfinite(),
+        comparison.none,
+    )
+
+
+def diagnose(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    """Return the simplest hypothesis that explains a wrong block, or None.
+
+    Arguments:
+        others: all blocks of the same output, for mistakes that mix inputs.
+    """
+    if not bool(block.known.any()):
+        return None
+    for hypothesis in HYPOTHESES:
+        found = hypothesis(block, others)
+        if found is not None:
+            return found
+    return None
+
+
+def _not_a_number(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    wrong = ~block.analytic.isfinite() & block.known
+    if not bool(wrong.any()):
+        return None
+    return Diagnosis(
+        "not-a-number",
+        f"backward returns {'NaN' if bool(block.analytic.isnan().any()) else 'infinity'} where the derivative is finite",
+        "look for 0/0, 0 * inf, a logarithm or a root of zero, or an overflow in backward; guard the input of that "
+        "operation (not its result) with torch.where",
+    )
+
+
+def _dropped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    if not block.none and bool((block.analytic[block.known] != 0).any()):
+        return None
+    got = "None" if block.none else "zeros"
+    return Diagnosis(
+        "dropped",
+        f"backward returns {got} for {block.name} although the output moves with it",
+        f"return its gradient; if {block.name} is a constant by design, pass it without requires_grad while the "
+        "differentiable inputs have requires_grad=True, or declare the rule with surrogate=",
+    )
+
+
+def _surrogate(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    if not bool((block.numeric.abs() <= block.bar)[block.known].all()):
+        return None
+    square = block.analytic.shape[0] == block.analytic.shape[1]
+    identity = square and torch.allclose(block.analytic, torch.eye(len(block.analytic), dtype=torch.float64))
+    rule = "the identity (straight-through)" if identity else "not zero"
+    example = "lambda x: x" if identity else "the function whose derivative the rule uses"
+    return Diagnosis(
+        "surrogate",
+        f"the true derivative is zero almost everywhere, the rule is {rule}: a straight-through or surrogate gradient "
+        "that is not declared",
+        f"declare what the rule stands for and it is checked against that: surrogate={example}",
+    )
+
+
+def _scalar_factor(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    a, n = block.analytic[block.known], block.numeric[block.known]
+    if float(n.square().sum()) == 0.0:
+        return None
+    factor = float((a * n).sum() / n.square().sum())
+    if factor == 0.0 or not block.explains(factor * block.numeric):
+        return None
+    if math.isclose(factor, -1.0, rel_tol=1e-6):
+        return Diagnosis("wrong-sign", "the sign is wrong: the gradient is exactly minus the right one", "negate it")
+    name = _name_factor(block, factor)
+    return Diagnosis(
+        "scalar-factor",
+        f"every entry is off by the factor {factor:.6g}{name}",
+        f"divide the gradient of {block.name} by that factor; a sum in place of a mean (or the reverse) and a "
+        "forgotten constant of the chain rule are the usual causes",
+    )
+
+
+def _name_factor(block: Block, factor: float) -> str:
+    sizes: dict[str, int] = {}
+    shape = block.case.inputs[block.input].tensor.shape
+    for dim, size in enumerate(shape):
+        sizes.setdefault(f"the size of dim {dim} of {block.name}", size)
+    sizes[f"the number of elements of {block.name}"] = shape.numel()
+    for text, size in sizes.items():
+        if size > 2:
+            for value, word in ((size, ""), (1 / size, "one over "), (size**0.5, "the square root of ")):
+                if math.isclose(factor, value, rel_tol=1e-6):
+                    return f", which is {word}{text}"
+    return ""
+
+
+def _swapped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    for other in others:
+        if other.input == block.input or other.numeric.shape != block.numeric.shape:
+            continue
+        if block.explains(other.numeric) and other.explains(block.numeric):
+            return Diagnosis(
+                "swapped-inputs",
+                f"the gradients of {block.name} and {other.name} are swapped",
+                "backward returns one gradient for each input, in the order of forward's parameters",
+            )
+    return None
+
+
+def _elementwise_factor(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    n = block.analytic.shape[0]
+    case = block.case
+    candidates: list[tuple[str, Tensor]] = []
+    for k, item in enumerate(case.inputs):
+        if case.n[k] == n:
+            candidates.append((f"`{item.name}`", case.base[k].to(torch.float64)))
+    if block.analytic.shape[1] == n:
+        candidates.append(("the output", case.value()[case.output_slice(block.output)]))
+    for name, values in candidates:
+        factor = values.unsqueeze(1)
+        if block.explains(block.numeric / factor):
+            return Diagnosis("missing-factor", f"the factor {name} is missing", f"multiply the gradient by {name}")
+        if block.explains(block.numeric * factor):
+            return Diagnosis("extra-factor", f"there is one factor {name} too many", f"divide the gradient by {name}")
+    return None
+
+
+def _low_precision(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    a, n = block.analytic[block.known], block.numeric[block.known]
+    sizeable = n.abs() > 1e-3 * n.abs().max()
+    if not bool(sizeable.any()):
+        return None
+    error = ((a - n).abs() / n.abs())[sizeable]
+    worst = float(error.max())
+    if not 1e-10 < worst < 2e-2 or float(error.median()) > 0.9 * worst:
+        return None  # a constant relative error is a wrong constant, not rounding
+    for dtype, unit in (("float32", 2.0**-24), ("float16", 2.0**-11), ("bfloat16", 2.0**-8)):
+        if worst <= 4 * unit:
+            return Diagnosis(
+                "low-precision",
+                f"the error looks like rounding to {dtype} (relative error up to {worst:.1e})",
+                f"look for a cast to {dtype}, or a constant or buffer of that dtype, in backward",
+            )
+    return None
+
+
+def _transposed(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    shape = block.case.inputs[block.input].tensor.shape
+    if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 2 or block.case.inputs[block.input].tensor.is_complex():
+        return None
+    turned = block.numeric.reshape(*shape, -1).transpose(0, 1).reshape(block.numeric.shape)
+    if not block.explains(turned):
+        return None
+    return Diagnosis(
+        "transposed",
+        f"the gradient of {block.name} is the transpose of the right one",
+        "transpose it: for out = x @ w the gradients are g @ w.mT and x.mT @ g",
+    )
+
+
+def _region(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    wrong = block.known & ((block.analytic - block.numeric).abs() > block.bar)
+    rows = wrong.any(dim=1)
+    zero_there = bool((block.analytic[rows] == 0).all())
+    if not zero_there or bool(rows.all()):
+        return None
+    first = int(rows.nonzero()[0])
+    index = list(block.case.locate_input(block.input, first))
+    return Diagnosis(
+        "zero-region",
+        f"{int(rows.sum())} of {len(rows)} elements of {block.name} get no gradient, from index {index} on",
+        "look for an off-by-one bound, a block size that does not divide the length, or a write that overwrites "
+        "instead of accumulating",
+    )
+
+
+HYPOTHESES: tuple[Hypothesis, ...] = (
+    _not_a_number,
+    _dropped,
+    _surrogate,
+    _scalar_factor,
+    _swapped,
+    _transposed,
+    _low_precision,
+    _elementwise_factor,
+    _region,
+)

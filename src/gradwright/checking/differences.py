@@ -1,0 +1,350 @@
+r"""Derivatives by differences, each with its own error bar, and what the function does near the point.
+
+For a direction u and steps h_k = h_0 / 4^k the central differences D_k are extrapolated (Romberg), and each entry of
+the tableau carries a truncation estimate (Ridders 1982) and the rounding error of its points:
+
+    T[k,m] = (16^m T[k,m-1] - T[k-1,m-1]) / (16^m - 1)          T[k,0] = D_k
+    R[k,m] = (16^m R[k,m-1] + R[k-1,m-1]) / (16^m - 1)          R[k,0] = e_f / h_k
+    tr     = max(|T[k,m] - T[k,m-1]|, |T[k,m] - T[k-1,m-1]|)
+    bar    = 4 (tr + R) at the entry where tr + R is smallest
+
+Every output element picks its own entry, so that one step need not fit all. e_f is the largest of eps |f|, three
+standard deviations of a difference table (Moré and Wild, SIAM J. Sci. Comput. 33 (2011) 1292), and, for staircases
+such as float32 arithmetic inside a float64 function, the smallest move. Points where f is not finite drop out, so a
+domain edge costs nothing.
+
+Ridders, Adv. Eng. Software 4 (1982) 75.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+VectorFunction: TypeAlias = Callable[[Tensor], Tensor]
+"""Maps a real flat vector of length n to a float64 vector of length m; NaN where it has no value."""
+
+LEVELS = 7
+RATIO = 4.0
+SAFETY = 4.0
+FIRST_STEP = 0.05
+"""First step relative to the size of the element."""
+FLOOR = 1e-3
+"""Elements smaller than this fraction of the typical one are moved as if they were that large."""
+CHUNK_BYTES = 64 * 2**20
+
+
+class Behaviour(IntEnum):
+    """What the function does at the point along the direction."""
+
+    SMOOTH = 0
+    KINK = 1
+    """Both one-sided slopes exist and differ."""
+    JUMP = 2
+    ROOT = 3
+    """The slope is infinite, as that of sqrt at 0."""
+
+
+@dataclass
+class Estimate:
+    """Derivatives along C directions of m outputs; every tensor is float64 of shape (C, m)."""
+
+    value: Tensor
+    bar: Tensor
+    """Bound on the error of ``value``; infinite where nothing could be said."""
+    lower: Tensor
+    upper: Tensor
+    """At a kink the interval of the one-sided slopes, widened by their error bars; elsewhere ``value`` -+ ``bar``."""
+    behaviour: Tensor
+    """A :class:`Behaviour` for each entry (int8)."""
+    moved: Tensor
+    """Whether any step changed the output at all (bool)."""
+
+    def take(self, other: Estimate, rows: Tensor, better: Tensor) -> None:
+        """Replace the entries of ``rows`` where ``better`` holds by those of ``other``."""
+        for mine, theirs in zip(self._tensors(), other._tensors()):
+            mine[rows] = torch.where(better, theirs, mine[rows])
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return self.value, self.bar, self.lower, self.upper, self.behaviour, self.moved
+
+
+def element_steps(x: Tensor) -> Tensor:
+    """Return the first step of each element of ``x``: 5 % of its size, or of 1e-3 of the typical size."""
+    magnitude = x.to(torch.float64).abs()
+    finite = magnitude[magnitude.isfinite() & (magnitude > 0)]
+    typical = float(finite.square().mean().sqrt()) if finite.numel() else 1.0
+    if not math.isfinite(typical) or typical == 0.0:
+        typical = float(finite.median()) if finite.numel() else 1.0
+    return FIRST_STEP * magnitude.nan_to_num(0.0).clamp(min=FLOOR * typical)
+
+
+def differentiate(
+    f: VectorFunction,
+    x: Tensor,
+    directions: Tensor,
+    steps: Tensor,
+    epsilon: Tensor,
+    scales: Sequence[float] = (1.0, 1e-3, 1e-6),
+) -> Estimate:
+    """Differentiate ``f`` at ``x`` along each row of ``directions``.
+
+    Arguments:
+        f: the function.
+        x: the point, shape (n,), real; steps are taken in its dtype.
+        directions: shape (C, n).
+        steps: first step along each direction, shape (C,).
+        epsilon: rounding unit of each output element, shape (m,).
+        scales: factors on ``steps``; ladders after the first are climbed only where the bar is still too wide, or
+            where a kink was seen and could be merely near.
+
+    Returns:
+        The estimates, shape (C, m).
+    """
+    centre = f(x)
+    best = _ladders(f, x, directions, steps * scales[0], epsilon, centre)
+    for scale in scales[1:]:
+        size = best.value.abs()
+        size = torch.where(size.isfinite(), size, torch.zeros_like(size))
+        largest = float(size.max()) if size.numel() else 0.0
+        wide = best.bar > 1e-6 * size.clamp(min=1e-3 * largest)
+        wide |= best.behaviour == Behaviour.KINK
+        rows = wide.any(dim=1).nonzero().flatten()
+        if rows.numel() == 0:
+            break
+        finer = _ladders(f, x, directions[rows], steps[rows] * scale, epsilon, centre)
+        kink = best.behaviour[rows] == Behaviour.KINK
+        gap = best.upper[rows] - best.lower[rows]
+        only_near = kink & (finer.behaviour == Behaviour.SMOOTH) & finer.moved & (finer.bar < gap / 4)
+        # A finer ladder in which nothing moved says nothing about a function that moved in a coarser one.
+        narrower = ~kink & (finer.bar < best.bar) & (finer.moved | ~best.moved[rows])
+        best.take(finer, rows, only_near | narrower)
+    return best
+
+
+def differentiate_sum(
+    terms: VectorFunction,
+    x: Tensor,
+    u: Tensor,
+    epsilon: float,
+    scales: Sequence[float] = (1.0, 1e-3, 1e-6),
+) -> Estimate:
+    """Differentiate ``sum(terms(x + s u))`` at ``s = 0``; the first step is 5 % of ``u``.
+
+    A sum that cancels is rounded by more than eps times its value, so the bar also covers the rounding of the terms.
+
+    Returns:
+        An estimate whose tensors have shape (1, 1).
+    """
+    size = float(terms(x).nan_to_num(0.0).norm())
+
+    def total(flat: Tensor) -> Tensor:
+        return terms(flat).sum().reshape(1)
+
+    steps = torch.tensor([FIRST_STEP], dtype=torch.float64)
+    units = torch.tensor([epsilon], dtype=torch.float64)
+    estimate = differentiate(total, x, u.unsqueeze(0), steps, units, scales)
+    extra = SAFETY * epsilon * size / (FIRST_STEP * scales[0])
+    estimate.bar = estimate.bar + extra
+    estimate.lower, estimate.upper = estimate.lower - extra, estimate.upper + extra
+    return estimate
+
+
+def _ladders(f: VectorFunction, x: Tensor, directions: Tensor, steps: Tensor, epsilon: Tensor, centre: Tensor) -> Estimate:
+    m = centre.numel()
+    chunk = max(1, CHUNK_BYTES // max(1, 8 * 2 * (2 * LEVELS + 12) * m))
+    parts = [
+        _ladder_chunk(f, x, directions[start : start + chunk], steps[start : start + chunk], epsilon, centre)
+        for start in range(0, len(directions), chunk)
+    ]
+    if not parts:
+        empty = torch.empty(0, m, dtype=torch.float64)
+        return Estimate(empty, empty, empty, empty, empty.to(torch.int8), empty.to(torch.bool))
+    joined = [torch.cat(tensors) for tensors in zip(*(part._tensors() for part in parts))]
+    return Estimate(*joined)
+
+
+def _ladder_chunk(
+    f: VectorFunction, x: Tensor, directions: Tensor, steps: Tensor, epsilon: Tensor, centre: Tensor
+) -> Estimate:
+    c, m = len(directions), centre.numel()
+    plus = torch.empty(LEVELS, c, m, dtype=torch.float64)
+    minus = torch.empty_like(plus)
+    h = torch.empty(LEVELS, c, dtype=torch.float64)
+    around = torch.empty(2, 7, c, m, dtype=torch.float64)
+    for column in range(c):
+        u = directions[column].to(x.dtype)
+        first = float(steps[column])
+        for k in range(LEVELS):
+            step = first / RATIO**k
+            above, below = x + step * u, x - step * u
+            h[k, column] = _step_taken(above, below, u)
+            plus[k, column], minus[k, column] = f(above), f(below)
+        for row, spacing in enumerate((first / RATIO ** (LEVELS - 1), first / RATIO ** (LEVELS - 1) / 40)):
+            for j in range(-3, 4):
+                around[row, j + 3, column] = centre if j == 0 else f(x + (j * spacing) * u)
+    size = torch.cat([plus, minus]).abs().nan_to_num(0.0, posinf=0.0).amax(dim=0).maximum(centre.abs().nan_to_num(0.0))
+    rounding = epsilon * size
+    noise = rounding.maximum(3 * _table_noise(around[0])).maximum(3 * _table_noise(around[1]))
+    quantum = _quantum(f, x, directions, steps, plus, minus, centre, rounding)
+    noise = noise.maximum(quantum)
+
+    h = h.unsqueeze(-1)
+    forward, backward = (plus - centre) / h, (centre - minus) / h
+    value, bar = _romberg((plus - minus) / (2 * h), noise / h, RATIO**2)
+    right, right_bar = _one_sided(forward, rounding / h)
+    left, left_bar = _one_sided(backward, rounding / h)
+    for side, side_bar in ((right, right_bar), (left, left_bar)):
+        # One side outside the domain: central differences never existed.
+        alone = ~bar.isfinite() & side_bar.isfinite()
+        value, bar = torch.where(alone, side, value), torch.where(alone, side_bar, bar)
+
+    behaviour = _behaviour(forward, backward, h, rounding)
+    kink = behaviour == Behaviour.KINK
+    lower = torch.where(kink, (left - left_bar).minimum(right - right_bar), value - bar)
+    upper = torch.where(kink, (left + left_bar).maximum(right + right_bar), value + bar)
+    moved = ((plus != centre) | (minus != centre)).any(dim=0)
+    return Estimate(value, bar, lower, upper, behaviour, moved)
+
+
+def _step_taken(above: Tensor, below: Tensor, u: Tensor) -> float:
+    """Return half the step really taken along ``u`` after rounding."""
+    u = u.to(torch.float64)
+    taken = torch.dot(above.to(torch.float64) - below.to(torch.float64), u) / (2 * torch.dot(u, u))
+    return float(taken) if taken > 0 else math.nan
+
+
+def _romberg(slopes: Tensor, rounding: Tensor, base: float) -> tuple[Tensor, Tensor]:
+    """Extrapolate slopes (K, C, m) to step 0 and return value and bar; ``base`` is the error ratio of one level."""
+    best = torch.full_like(slopes[0], math.nan)
+    error = torch.full_like(slopes[0], math.inf)
+    previous: list[tuple[Tensor, Tensor]] = []
+    for k in range(LEVELS):
+        row = [(slopes[k], rounding[k])]
+        if k:
+            best, error = _keep_smaller(best, error, slopes[k], (slopes[k] - previous[0][0]).abs() + rounding[k])
+        for order in range(1, k + 1):
+            factor = base**order
+            old_value, old_rounding = previous[order - 1]
+            coarse_value, coarse_rounding = row[order - 1]
+            value = (factor * coarse_value - old_value) / (factor - 1)
+            carried = (factor * coarse_rounding + old_rounding) / (factor - 1)
+            truncation = (value - coarse_value).abs().maximum((value - old_value).abs())
+            best, error = _keep_smaller(best, error, value, truncation + carried)
+            row.append((value, carried))
+        previous = row
+    return best, SAFETY * error
+
+
+def _one_sided(slopes: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:
+    """Extrapolate the slopes of one side; hidden noise shows as a difference between the last two of them.
+
+    The noise table cannot be used here: it spans both sides, and takes the kink between them for noise.
+    """
+    value, bar = _romberg(slopes, 2 * rounding, RATIO)
+    return value, bar + SAFETY * (slopes[-1] - slopes[-2]).abs()
+
+
+def _keep_smaller(best: Tensor, error: Tensor, value: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
+    better = candidate < error  # False for NaN
+    return torch.where(better, value, best), torch.where(better, candidate, error)
+
+
+def _table_noise(points: Tensor) -> Tensor:
+    """Estimate the noise of f from seven equally spaced values (7, C, m) by a difference table; 0 where none is seen."""
+    sigmas, changes = [], []
+    table = points
+    for order in range(1, 7):
+        table = table[1:] - table[:-1]
+        gamma = math.factorial(order) ** 2 / math.factorial(2 * order)
+        sigmas.append((gamma * table.square().mean(dim=0)).sqrt())
+        signs = table.sign()
+        changes.append((signs.amax(dim=0) > 0) & (signs.amin(dim=0) < 0))
+    noise = torch.zeros_like(sigmas[0])
+    found = torch.zeros_like(noise, dtype=torch.bool)
+    for order in range(4):
+        window = torch.stack(sigmas[order : order + 3])
+        settled = (window.amax(dim=0) <= 4 * window.amin(dim=0)) & changes[order] & window.isfinite().all(dim=0)
+        noise = torch.where(settled & ~found, sigmas[order], noise)
+        found |= settled
+    return noise
+
+
+def _quantum(
+    f: VectorFunction,
+    x: Tensor,
+    directions: Tensor,
+    steps: Tensor,
+    plus: Tensor,
+    minus: Tensor,
+    centre: Tensor,
+    rounding: Tensor,
+) -> Tensor:
+    """Return the smallest move of outputs that climb in stairs (0 for the others).
+
+    Where some steps move f and others do not, f is either flat near x (one side of a relu) or a staircase. A staircase
+    stays where it is when the largest step is lengthened a little, although its slope predicts a visible move.
+    """
+    quantum = torch.zeros_like(rounding)
+    moves = torch.cat([plus - centre, minus - centre]).abs()
+    still, going = (moves == 0).any(dim=0), (moves > 0).any(dim=0)
+    smallest = torch.where(moves > 0, moves, torch.full_like(moves, math.inf)).amin(dim=0)
+    for column in (still & going).any(dim=1).nonzero().flatten().tolist():
+        u, first = directions[column].to(x.dtype), float(steps[column])
+        stairs = torch.zeros_like(centre, dtype=torch.bool)
+        for sign, reached in ((1.0, plus[0, column]), (-1.0, minus[0, column])):
+            move = (reached - centre).abs()
+            for stretch in (1e-5, 1e-7, 1e-9):
+                expected = move * stretch > 64 * rounding[column]
+                if bool(expected.any()):
+                    stairs |= expected & (f(x + (sign * first * (1 + stretch)) * u) == reached)
+        mixed = still[column] & going[column] & stairs
+        quantum[column] = torch.where(mixed, smallest[column], quantum[column])
+    return quantum
+
+
+def _behaviour(forward: Tensor, backward: Tensor, h: Tensor, rounding: Tensor) -> Tensor:
+    """Classify each entry by how its one-sided slopes (K, C, m) scale over the last four steps.
+
+    No noise model enters here: the difference table would take a kink for noise.
+    """
+    visible = 64 * rounding / h
+    gap = (forward - backward)[-4:]
+    steepest = forward.abs().fmax(backward.abs())  # of the sides that exist
+    last, growth = steepest[-4:], steepest[-3:] / steepest[-4:-1]
+
+    def settled(slopes: Tensor) -> Tensor:
+        return (slopes[-1] - slopes[-2]).abs() <= 0.1 * gap[-1].abs()
+
+    gap_size = gap.abs()
+    constant = (gap_size.amax(dim=0) <= 1.2 * gap_size.amin(dim=0)) & ((gap > 0).all(dim=0) | (gap < 0).all(dim=0))
+    kink = constant & (gap_size > visible[-4:]).all(dim=0) & settled(forward) & settled(backward)
+
+    # One quantum of hidden low-precision arithmetic also looks like a jump, but a tiny one.
+    moves = steepest * h
+    large = (last > visible[-4:]).all(dim=0) & (moves[-1] > 1e-3 * moves[0])
+    steady = growth.amax(dim=0) <= 1.05 * growth.amin(dim=0)
+    ratio = growth[-1]
+    jump = large & steady & (ratio > 0.9 * RATIO)
+    root = large & steady & (ratio > 1.2) & ~jump
+
+    behaviour = torch.full_like(ratio, int(Behaviour.SMOOTH), dtype=torch.int8)
+    behaviour[kink] = int(Behaviour.KINK)
+    behaviour[jump] = int(Behaviour.JUMP)
+    behaviour[root] = int(Behaviour.ROOT)
+    return behaviour
+
+
+def one_hot(size: int, positions: Sequence[int]) -> Tensor:
+    """Return unit directions (len(positions), size) in float64."""
+    directions = torch.zeros(len(positions), size, dtype=torch.float64)
+    for row, position in enumerate(positions):
+        directions[row, position] = 1.0
+    return directions
+

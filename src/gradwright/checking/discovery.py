@@ -1,0 +1,308 @@
+"""Turning what was typed on the command line into subjects with their declared samples.
+
+A target is ``FILE.py``, a directory, or a dotted module name, each optionally with ``::Name``. What is found is every
+Function class and custom op *defined* there, and whatever the declared samples name. Nothing here ever raises for a
+fault of the user's: it becomes a :class:`~gradwright.checking.importing.Problem`, and the other targets go on.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch.autograd import Function
+
+from gradwright import torch_compat
+from gradwright.checking.case import fixed_random_state
+from gradwright.checking.declarations import Declaration, declarations
+from gradwright.checking.importing import TargetImportError, Problem, import_file
+from gradwright.checking.samples import Sample, declared_samples
+from gradwright.checking.subject import Subject, as_subject
+from gradwright.checking.targets import Source, parse_target, shown_path, sources
+from gradwright.errors import SampleError, SubjectTypeError, TargetError, did_you_mean
+
+
+@dataclass
+class Found:
+    """A subject, the samples declared for it, and what is wrong with them."""
+
+    subject: Subject
+    source: Source
+    names: set[str]
+    """Every name by which it can be asked for."""
+    named: bool = False
+    """True when it was asked for by ``::Name``."""
+    samples: list[Sample] = field(default_factory=list)
+    """Empty when none are declared; inputs are then guessed."""
+    sample_error: SampleError | None = None
+    declarations: list[Declaration] = field(default_factory=list)
+
+
+@dataclass
+class Discovery:
+    """What a command line's targets amount to."""
+
+    found: list[Found] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was left out and why, in a sentence each."""
+
+
+def discover(targets: Sequence[str], *, samples_file: str | None = None, seed: int = 0) -> Discovery:
+    """Find the subjects of all targets, in the order given, each once, with its declared samples.
+
+    Arguments:
+        targets: as typed, for example ``["ops.py", "package.module::Name"]``.
+        samples_file: a Python file whose ``gradwright_samples`` and ``samples_<Name>`` declare samples for subjects
+            elsewhere, by bare name, qualified name, ``module:Name`` or ``module.Name``.
+        seed: random numbers drawn while importing and declaring are the same for the same seed.
+    """
+    finder = _Finder(seed)
+    for target in targets:
+        finder.add_target(target)
+    if samples_file is not None:
+        finder.add_samples_file(samples_file)
+    for found in finder.result.found:
+        _read_samples(found, seed)
+    return finder.result
+
+
+class _Finder:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.result = Discovery()
+        self.pool: dict[int, Found] = {}
+        """Everything in the modules looked at, by the identity of the user's object."""
+        self.examined: dict[str, Source] = {}
+        self.whole: set[str] = set()
+        """Modules that were asked for without ``::Name``."""
+
+    def add_target(self, text: str) -> None:
+        try:
+            target = parse_target(text)
+        except TargetError as error:
+            self.result.problems.append(Problem(str(error)))
+            return
+        listing = sources(target, seed=self.seed)
+        self.result.problems += listing.problems
+        self.result.notes += listing.notes
+        for source in listing.sources:
+            self._examine(source)
+        names = [source.module.__name__ for source in listing.sources]
+        if target.name is None:
+            self.whole.update(names)
+            self._select(found for found in self.pool.values() if found.source.module.__name__ in names)
+        elif listing.sources:
+            self._select_named(text, target.name, listing.sources)
+
+    def add_samples_file(self, path: str) -> None:
+        try:
+            if not Path(path).is_file():
+                raise TargetError(f"--samples: {path} is not a file; expected a Python file that declares samples.")
+            module = import_file(Path(path), path, seed=self.seed)
+        except TargetImportError as error:
+            self.result.problems.append(error.problem)
+            return
+        except TargetError as error:
+            self.result.problems.append(Problem(str(error)))
+            return
+        overridden: set[int] = set()
+        for declaration in self._declarations(module, path):
+            found = self._match_anywhere(declaration, path)
+            if found is None:
+                continue
+            if id(found) not in overridden:
+                found.declarations.clear()  # what is given on the command line replaces what the code declares
+                overridden.add(id(found))
+            found.declarations.append(declaration)
+            if found.source.module.__name__ in self.whole:
+                self._select([found])
+
+    def _examine(self, source: Source) -> None:
+        if source.module.__name__ in self.examined:
+            return
+        self.examined[source.module.__name__] = source
+        for name, value in _defined(source.module):
+            self._pool(value, name, source)
+        for declaration in self._declarations(source.module, source.shown):
+            found = self._match_in(source, declaration.target)
+            if found is not None:
+                found.declarations.append(declaration)
+            elif not declaration.tentative:
+                self._problem_unmatched(declaration, source.shown, self._known([source]))
+
+    def _declarations(self, module: ModuleType, shown: str) -> list[Declaration]:
+        try:
+            return declarations(module)
+        except SampleError as error:
+            self.result.problems.append(Problem(f"{shown}: {error}"))
+            return []
+
+    def _pool(self, value: Any, name: str, source: Source) -> Found:
+        subject = as_subject(value)
+        target = subject.target
+        known = self.pool.get(id(target))
+        if known is not None:
+            known.names.add(name)
+            return known
+        if subject.kind != "custom op":
+            subject = replace(subject, name=name)
+        subject = replace(subject, file=shown_path(subject.file, source))
+        found = Found(subject, source, {name, subject.name})
+        if subject.kind == "Function" and "<locals>" not in target.__qualname__:
+            found.names.add(target.__qualname__)
+        self.pool[id(target)] = found
+        return found
+
+    def _match_in(self, source: Source, name: Any) -> Found | None:
+        """Find what a declaration in a module names: one of its subjects, or anything in it that can be checked."""
+        if not isinstance(name, str):
+            value = name
+            name = getattr(value, "__qualname__", type(value).__name__)
+        else:
+            for found in self.pool.values():
+                if found.source is source and name in found.names:
+                    return found
+            value = _attribute(source.module, name)
+            if value is None:
+                flat = [f for f in self.pool.values() if f.source is source and name in map(_flat, f.names)]
+                return flat[0] if len(flat) == 1 else None
+        try:
+            return self._pool(value, name, source)
+        except SubjectTypeError:
+            return None
+
+    def _match_anywhere(self, declaration: Declaration, path: str) -> Found | None:
+        """Find what a declaration of the samples file names; None (with a problem unless it is of no concern)."""
+        name = declaration.target
+        if not isinstance(name, str):
+            found = self.pool.get(id(name))
+            if found is None and not declaration.tentative:
+                self._problem_unmatched(declaration, path, self._known(self.examined.values()))
+            return found
+        wanted = name.replace(":", ".")
+        tiers: list[Callable[[Found], bool]] = [
+            lambda f: wanted in {f"{f.source.module.__name__}.{n}" for n in f.names},
+            lambda f: name in f.names,
+            lambda f: name in {n.rpartition(".")[2] for n in f.names},
+            lambda f: name in map(_flat, f.names | {f"{f.source.module.__name__}.{n}" for n in f.names}),
+        ]
+        for tier in tiers:
+            matches = [found for found in self.pool.values() if tier(found)]
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                options = ", ".join(f"{f.source.module.__name__}:{f.subject.name}" for f in matches)
+                self.result.problems.append(
+                    Problem(f"{path}: {declaration.owner} fits several subjects; expected one; write one of {options}.")
+                )
+                return None
+        return self._match_new(declaration, name, path)
+
+    def _match_new(self, declaration: Declaration, name: str, path: str) -> Found | None:
+        for source in self.examined.values():
+            inner = name.replace(":", ".").removeprefix(source.module.__name__ + ".")
+            if inner != name or ":" not in name:
+                found = self._match_in(source, inner)
+                if found is not None:
+                    return found
+        module = name.partition(":")[0] if ":" in name else ""
+        elsewhere = bool(module) and module not in self.examined
+        if not elsewhere and not declaration.tentative:
+            self._problem_unmatched(declaration, path, self._known(self.examined.values()))
+        return None
+
+    def _select(self, chosen: Iterable[Found]) -> None:
+        for found in chosen:
+            if not any(found is other for other in self.result.found):
+                self.result.found.append(found)
+
+    def _select_named(self, text: str, name: str, looked_at: Sequence[Source]) -> None:
+        modules = {source.module.__name__ for source in looked_at}
+        inside = [found for found in self.pool.values() if found.source.module.__name__ in modules]
+        chosen = [found for found in inside if name in found.names]
+        chosen = chosen or [f for f in inside if name in {n.rpartition(".")[2] for n in f.names}]
+        if not chosen:
+            chosen = [found for found in (self._match_in(source, name) for source in looked_at[:1]) if found]
+        if not chosen:
+            known = self._known(looked_at)
+            there = f"it defines {_listing(known)}" if known else "it defines no Function and no custom op"
+            message = f"{text}: there is nothing called {name!r} that can be checked; {there}."
+            self.result.problems.append(Problem(message + did_you_mean(name, known)))
+        for found in chosen:
+            found.named = True
+        self._select(chosen)
+
+    def _known(self, among: Iterable[Source]) -> list[str]:
+        modules = {source.module.__name__ for source in among}
+        return [f.subject.name for f in self.pool.values() if f.source.module.__name__ in modules]
+
+    def _problem_unmatched(self, declaration: Declaration, where: str, known: list[str]) -> None:
+        name = declaration.target if isinstance(declaration.target, str) else repr(declaration.target)
+        there = f"expected one of {_listing(known)}" if known else "there is nothing to check here"
+        self.result.problems.append(
+            Problem(
+                f"{where}: {declaration.owner} declares samples for {name}, which is nothing that can be checked; "
+                f"{there}; correct the name or remove the declaration.{did_you_mean(name, known)}"
+            )
+        )
+
+
+def _defined(module: ModuleType) -> list[tuple[str, Any]]:
+    """Return the Function classes and custom ops defined in a module, also nested in its classes, with their names."""
+    found: list[tuple[str, Any]] = []
+    seen: set[int] = set()
+
+    def walk(namespace: dict[str, Any], prefix: str) -> None:
+        for name, value in list(namespace.items()):
+            value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+            if id(value) in seen:
+                continue
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                seen.add(id(value))
+                local = "<locals>" in value.__qualname__
+                qualname = prefix + name if local else value.__qualname__
+                if issubclass(value, Function):
+                    found.append((qualname, value))
+                walk(vars(value), qualname + ".")  # type: ignore[arg-type]
+            elif torch_compat.is_operator(value):
+                source = torch_compat.operator_source(value)
+                if getattr(source, "__module__", None) == module.__name__:
+                    seen.add(id(value))
+                    found.append((prefix + name, value))
+
+    walk(vars(module), "")
+    return found
+
+
+def _attribute(module: ModuleType, dotted: str) -> Any:
+    value: Any = module
+    for part in dotted.split("."):
+        value = inspect.getattr_static(value, part, None) if isinstance(value, type) else getattr(value, part, None)
+        value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+        if value is None:
+            return None
+    return value
+
+
+def _read_samples(found: Found, seed: int) -> None:
+    for declaration in found.declarations:
+        try:
+            with fixed_random_state(seed):
+                found.samples += declared_samples(declaration.value, declaration.owner)
+        except SampleError as error:
+            found.sample_error = error
+            return
+
+
+def _flat(name: str) -> str:
+    return name.replace(".", "_").replace("::", "_")
+
+
+def _listing(names: Sequence[str]) -> str:
+    shown = sorted(set(names))
+    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")

@@ -1,0 +1,31 @@
+"""Reasons why a contract cannot be examined on a case, said the same way by all of them."""
+
+from __future__ import annotations
+
+from gradwright.checking.audit import audit
+from gradwright.checking.case import Case
+from gradwright.checking.report import Outcome
+
+
+def without_gradients(case: Case) -> Outcome | None:
+    """Return the outcome of a contract that needs gradients when the case has none, else None."""
+    watched = audit(case)
+    if watched.no_backward:
+        return Outcome("unsupported", "there is no backward: differentiating raises")
+    if not watched.usable:
+        return Outcome("skipped", watched.obstacle)
+    return without_numbers(case)
+
+
+def without_numbers(case: Case) -> Outcome | None:
+    """Return the outcome of a contract that compares numbers when the subject gives no reproducible ones."""
+    if case.randomness == "uncontrolled":
+        return Outcome(
+            "unresolved",
+            "two calls with the same inputs and the same random state give different outputs, so there is no function "
+            "to compare with; draw random numbers from torch's, Python's or NumPy's global generator (they are seeded "
+            "for the check), and keep no state between calls",
+        )
+    if case.m == 0 or sum(case.n) == 0:
+        return Outcome("pass", "nothing to compare: the inputs or the outputs are empty")
+    return None

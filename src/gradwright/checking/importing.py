@@ -1,0 +1,216 @@
+"""Importing what a user wants checked, as Python itself would import it, and telling what went wrong in their terms."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from gradwright.checking.case import fixed_random_state
+from gradwright.errors import TargetError, describe_exception
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that kept the command from doing its work."""
+
+    message: str
+    traceback: str | None = None
+    """The user's own traceback, when their code raised."""
+
+
+class TargetImportError(TargetError):
+    """A target could not be imported (the user's own exception is the ``__cause__``)."""
+
+    def __init__(self, shown: str, cause: BaseException) -> None:
+        what = "called sys.exit" if isinstance(cause, SystemExit) else f"raised {describe_exception(cause)}"
+        if isinstance(cause, SyntaxError):
+            what = f"is not valid Python: {describe_exception(cause)}"
+        super().__init__(f"{shown}: {what}; expected a module that can be imported; mend it, the traceback is below.")
+        self.problem = Problem(str(self), user_traceback(cause))
+
+
+def import_file(path: Path, shown: str | None = None, *, seed: int = 0) -> ModuleType:
+    """Import a file: as a module of its package when it lies in one, else with its directory first on ``sys.path``.
+
+    The module is not ``__main__``. Random numbers that are drawn meanwhile are the same in every run.
+
+    Raises:
+        TargetImportError: the file raised, exited or is not valid Python.
+        TargetError: its package has the name of one that is already in use.
+    """
+    path = path.resolve()
+    shown = shown or str(path)
+    root, name = package_of(path)
+    if name is not None:
+        return _import_from_package(root, name, path, shown, seed)
+    _put_first(path.parent)
+    for module in list(sys.modules.values()):
+        if _file_of(module) == path and module.__name__ in (path.stem, *_names_given.get(path, ())):
+            return module
+    name = _free_name(path.stem)
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    _names_given.setdefault(path, []).append(name)
+    # Registered before it runs, as Python does: dataclasses, pickling and circular imports look it up there.
+    sys.modules[name] = module
+    try:
+        with _as_script(shown, seed):
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(name, None)
+        raise TargetImportError(shown, error) from error
+    return module
+
+
+def import_name(name: str, shown: str | None = None, *, seed: int = 0) -> ModuleType:
+    """Import a module by its dotted name, with the working directory on ``sys.path`` as for ``python -m``.
+
+    Raises:
+        TargetError: there is no such module.
+        TargetImportError: it raised or exited.
+    """
+    shown = shown or name
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+        importlib.invalidate_caches()
+    try:
+        with _as_script(shown, seed):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise TargetError(
+                f"{name}: there is no module, file or directory of this name (no module {error.name!r}); expected a "
+                "Python file, a directory or an importable module, with ::Name for one subject in it."
+            ) from None
+        raise TargetImportError(shown, error) from error
+    except (Exception, SystemExit) as error:
+        raise TargetImportError(shown, error) from error
+
+
+def package_of(path: Path) -> tuple[Path, str | None]:
+    """Return the directory that a file (or package directory) is imported from, and its dotted name in its package.
+
+    The name is None for a file that is not in a package.
+    """
+    parts = [] if path.is_dir() or path.stem == "__init__" else [path.stem]
+    directory = path if path.is_dir() else path.parent
+    while (directory / "__init__.py").is_file() and directory.name.isidentifier() and directory != directory.parent:
+        parts.insert(0, directory.name)
+        directory = directory.parent
+    in_package = directory != (path if path.is_dir() else path.parent) and all(p.isidentifier() for p in parts)
+    return directory, ".".join(parts) if in_package else None
+
+
+def user_traceback(error: BaseException) -> str:
+    """Format a traceback as the user would see it, without the frames of gradwright and of the import machinery."""
+    formatted = traceback.TracebackException.from_exception(error)
+    _trim(formatted)
+    lines = formatted.format() if formatted.stack else formatted.format_exception_only()
+    return "".join(lines).rstrip("\n")
+
+
+_OWN_DIRECTORIES = (str(Path(__file__).parent) + os.sep, str(Path(__file__).parent.parent / "cli") + os.sep)
+_IMPORT_MACHINERY = ("<frozen importlib", "<frozen runpy", str(Path(importlib.__file__).parent) + os.sep)
+
+
+def _trim(formatted: traceback.TracebackException) -> None:
+    frames = list(formatted.stack)
+    while frames and frames[0].filename.startswith((*_OWN_DIRECTORIES, *_IMPORT_MACHINERY)):
+        del frames[0]
+    formatted.stack[:] = [frame for frame in frames if not frame.filename.startswith(_IMPORT_MACHINERY)]
+    for chained in (formatted.__cause__, formatted.__context__):
+        if chained is not None:
+            _trim(chained)
+
+
+def _import_from_package(root: Path, name: str, path: Path, shown: str, seed: int) -> ModuleType:
+    top = name.partition(".")[0]
+    loaded = sys.modules.get(top)
+    if loaded is not None and root / top not in {Path(p).resolve() for p in getattr(loaded, "__path__", [])}:
+        if _home_of(loaded) not in _directories:
+            raise TargetError(
+                f"{shown}: its package {top!r} has the name of a module that is already in use"
+                f" ({getattr(loaded, '__file__', None) or 'built in'}); expected a name of its own; rename the package."
+            )
+        _forget(top)
+    _put_first(root)
+    module = import_name(name, shown, seed=seed)
+    if path.is_file() and _file_of(module) not in (path, None):
+        raise TargetError(
+            f"{shown}: {name} was imported from {module.__file__} instead; expected this file; remove the other one "
+            "from the path or give the module by its dotted name."
+        )
+    return module
+
+
+_directories: set[Path] = set()
+"""Directories that targets were imported from."""
+_names_given: dict[Path, list[str]] = {}
+"""Names under which a file outside any package was registered."""
+
+
+def _put_first(directory: Path) -> None:
+    """Put a directory first on ``sys.path``, and forget modules of earlier targets that have names of modules in it.
+
+    Two directories may each have a ``helper.py``; ``import helper`` in a file must find the one beside it.
+    """
+    entry = str(directory)
+    if entry in sys.path:
+        sys.path.remove(entry)
+    sys.path.insert(0, entry)
+    _directories.add(directory)
+    importlib.invalidate_caches()
+    for neighbour in directory.iterdir():
+        name = neighbour.stem if neighbour.suffix == ".py" else neighbour.name
+        loaded = sys.modules.get(name)
+        if loaded is not None and _home_of(loaded) in _directories - {directory}:
+            _forget(name)
+
+
+def _home_of(module: ModuleType) -> Path | None:
+    """Return the directory from which a top-level module was found."""
+    file = _file_of(module)
+    if file is None:
+        paths = list(getattr(module, "__path__", []))
+        return Path(paths[0]).resolve().parent if paths else None
+    return file.parent.parent if file.stem == "__init__" else file.parent
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if isinstance(file, str) else None
+
+
+def _forget(top: str) -> None:
+    for name in [name for name in sys.modules if name == top or name.startswith(top + ".")]:
+        del sys.modules[name]
+
+
+def _free_name(stem: str) -> str:
+    if stem.isidentifier() and stem not in sys.modules and stem not in sys.stdlib_module_names:
+        return stem
+    number = 2
+    while f"{stem}__{number}" in sys.modules:
+        number += 1
+    return f"{stem}__{number}"
+
+
+@contextmanager
+def _as_script(shown: str, seed: int) -> Iterator[None]:
+    """Let the code see itself on ``sys.argv``, without gradwright's own arguments, and draw known random numbers."""
+    arguments, sys.argv = sys.argv, [shown]
+    try:
+        with fixed_random_state(seed):
+            yield
+    finally:
+        sys.argv = arguments

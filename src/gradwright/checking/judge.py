@@ -1,0 +1,158 @@
+"""The verdict on each entry of a Jacobian: analytic value A against numeric value N with its error bar.
+
+An entry is fine when ``|A - N| <= bar + tolerance``, where the tolerance allows for rounding in the analytic side only.
+At a kink any value between the one-sided slopes is a valid subgradient. Anything else is accused, and an accusation is
+prosecuted (finer ladders, and the analytic side at points one rounding unit away) before it becomes a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from gradwright.checking.differences import Behaviour, Estimate, VectorFunction, differentiate
+
+MAX_PROSECUTED = 24
+"""Columns that are prosecuted; when all of them are convicted the others stand accused by the same evidence."""
+PROSECUTION_SCALES = (1e-3, 1e-6, 1e-9, 1e-11)
+UNRESOLVED_BAR = 1e-3
+"""A bar wider than this fraction of the value tells too little to call the entry fine."""
+
+
+class State(IntEnum):
+    """Verdict on one entry."""
+
+    FINE = 0
+    WRONG = 1
+    UNRESOLVED = 2
+    """The bar is too wide to tell, or the prosecution's ladders disagree."""
+    SUBGRADIENT = 3
+    """The function has a kink here and the analytic value lies between the one-sided slopes."""
+    UNDEFINED = 4
+    """The function jumps or has an infinite slope here: no value is right or wrong."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Allowance for rounding on the analytic side."""
+
+    relative: float = 1e-10
+    """Of the entry itself."""
+    of_largest: float = 1e-13
+    """Of the largest entry of the Jacobian."""
+
+    @classmethod
+    def for_epsilon(cls, epsilon: float) -> Tolerance:
+        """Scale the float64 allowance to another rounding unit."""
+        factor = max(1.0, epsilon / 2.0**-52)
+        return cls(min(cls.relative * factor, 256 * epsilon), min(cls.of_largest * factor, 16 * epsilon))
+
+    def at(self, analytic: Tensor, numeric: Tensor, largest: float) -> Tensor:
+        """Return the allowance for each entry."""
+        size = _finite(analytic).abs().maximum(_finite(numeric).abs())
+        return self.relative * size + self.of_largest * largest
+
+
+def judge(analytic: Tensor, estimate: Estimate, largest: float, tolerance: Tolerance) -> Tensor:
+    """Return the :class:`State` of each entry (int8, shape (C, m)); WRONG here still means accused."""
+    allowed = tolerance.at(analytic, estimate.value, largest)
+    inside = (analytic >= estimate.lower - allowed) & (analytic <= estimate.upper + allowed)
+    known = estimate.bar.isfinite()
+    wide = estimate.bar > UNRESOLVED_BAR * _finite(estimate.value).abs().clamp(min=1e-6 * largest)
+    smooth = torch.where(inside, torch.where(wide, State.UNRESOLVED, State.FINE), torch.as_tensor(int(State.WRONG)))
+    smooth = torch.where(known, smooth, torch.as_tensor(int(State.UNRESOLVED)))
+    kink = torch.where(inside, torch.as_tensor(int(State.SUBGRADIENT)), torch.as_tensor(int(State.WRONG)))
+    # Along a jump or a root no finite slope exists; NaN is still never a useful gradient where f itself is finite.
+    undefined = torch.where(analytic.isnan() & estimate.moved, int(State.WRONG), int(State.UNDEFINED))
+    state = torch.where(estimate.behaviour == Behaviour.KINK, kink, smooth)
+    return torch.where(estimate.behaviour >= Behaviour.JUMP, undefined, state).to(torch.int8)
+
+
+def prosecute(
+    state: Tensor,
+    analytic: Tensor,
+    estimate: Estimate,
+    largest: float,
+    tolerance: Tolerance,
+    *,
+    f: VectorFunction,
+    x: Tensor,
+    directions: Tensor,
+    steps: Tensor,
+    epsilon: Tensor,
+    analytic_spread: Callable[[], Tensor],
+) -> Tensor:
+    """Examine the accused entries more closely and return the states after the trial.
+
+    A finer ladder acquits an entry (it becomes UNRESOLVED) when it is informative (its bar is at most half the
+    discrepancy), the function moved in it, and its interval contains the analytic value. So does an analytic value
+    that itself scatters by as much as the discrepancy under changes of the input of one rounding unit.
+
+    Arguments:
+        analytic_spread: called once, only when something is accused; the scatter of each analytic entry, (C, m).
+    """
+    accused = state == State.WRONG
+    if not bool(accused.any()):
+        return state
+    state = state.clone()
+    discrepancy = (analytic - estimate.value).abs().nan_to_num(torch.inf)
+    allowed = tolerance.at(analytic, estimate.value, largest)
+    ill_conditioned = accused & (discrepancy <= estimate.bar + allowed + 8 * analytic_spread())
+    state[ill_conditioned] = int(State.UNRESOLVED)
+
+    columns = (state == State.WRONG).any(dim=1).nonzero().flatten()
+    worst_first = columns[discrepancy[columns].amax(dim=1).argsort(descending=True)]
+    tried = worst_first[:MAX_PROSECUTED]
+    acquitted_any = False
+    for scale in PROSECUTION_SCALES:
+        finer = differentiate(f, x, directions[tried], steps[tried] * scale, epsilon, scales=(1.0,))
+        a, r = analytic[tried], discrepancy[tried]
+        inside = (a >= finer.lower - allowed[tried]) & (a <= finer.upper + allowed[tried])
+        acquitted = (state[tried] == State.WRONG) & (finer.bar <= r / 2) & finer.moved & inside
+        state[tried] = torch.where(acquitted, int(State.UNRESOLVED), state[tried].int()).to(torch.int8)
+        acquitted_any |= bool(acquitted.any())
+    untried = worst_first[MAX_PROSECUTED:]
+    if acquitted_any and untried.numel():
+        rest = state[untried]
+        state[untried] = torch.where(rest == State.WRONG, int(State.UNRESOLVED), rest.int()).to(torch.int8)
+    return state
+
+
+def acquitted(
+    analytic: float, numeric: float, bar: float, scatter: float, along: Callable[[float], Estimate]
+) -> bool:
+    """Prosecute one accused number; see :func:`prosecute` for what acquits.
+
+    Arguments:
+        scatter: how far the analytic number moves when the inputs move by one rounding unit.
+        along: the same derivative from a ladder whose first step is multiplied by its argument.
+    """
+    discrepancy = abs(analytic - numeric)
+    if discrepancy <= bar + 8 * scatter:
+        return True
+    for scale in PROSECUTION_SCALES:
+        finer = along(scale)
+        informative = float(finer.bar) <= discrepancy / 2 and bool(finer.moved)
+        if informative and float(finer.lower) <= analytic <= float(finer.upper):
+            return True
+    return False
+
+
+def one_unit_away(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Return ``x`` with each element moved up or down by one rounding unit."""
+    signs = torch.randint(0, 2, x.shape, generator=generator).to(x.dtype) * 2 - 1
+    return x * (1 + signs * torch.finfo(x.dtype).eps)
+
+
+def largest_entry(*tensors: Tensor) -> float:
+    """Return the largest finite magnitude among all entries, 0 when there is none."""
+    sizes = [float(_finite(t).abs().max()) for t in tensors if t.numel()]
+    return max(sizes, default=0.0)
+
+
+def _finite(tensor: Tensor) -> Tensor:
+    return tensor.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,0 +1,313 @@
+"""Plans: what to pass for each parameter, in which shapes and which range of values, the likeliest plan first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gradwright.checking.guesses import TENSOR, TENSOR_ROLES, Candidate, candidates
+from gradwright.checking.samples import MAPPING_NAME
+from gradwright.checking.subject import Parameter, Subject
+
+Shape: TypeAlias = tuple[int, ...]
+Values: TypeAlias = Literal["normal", "positive", "unit"]
+
+SHAPES: tuple[Shape, ...] = ((3, 4), (4,), (4, 4), (2, 3, 4), (), (2, 3, 4, 4))
+VALUES: tuple[tuple[Values, float], ...] = (("normal", 0.0), ("positive", 0.9), ("unit", 1.3))
+"""Normal numbers away from 0; between 0.5 and 2; between 0.1 and 0.9."""
+_FILLED_COST = 1.4
+_OMITTED = Candidate(0, "omitted")
+_VECTORS = frozenset({"bias", "b", "shift"})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to pass for each parameter."""
+
+    choices: tuple[tuple[Candidate, Parameter], ...]
+    shapes: tuple[Shape, ...]
+    """One for each floating-point tensor, in order."""
+    values: Values = "normal"
+    dtype: torch.dtype = torch.float64
+    seed: int = 0
+
+    @property
+    def is_uniform(self) -> bool:
+        """True when all floating-point tensors have the same shape."""
+        return len(set(self.shapes)) == 1
+
+    def reshaped(self, shape: Shape) -> Plan:
+        """Return the plan with another shape for every tensor."""
+        return replace(self, shapes=(shape,) * len(self.shapes))
+
+    def with_number(self, name: str) -> Plan | None:
+        """Return the plan with a number instead of a tensor that was only guessed to be one, None if it was not."""
+        choices = list(self.choices)
+        shapes = list(self.shapes)
+        tensor = 0
+        for i, (choice, parameter) in enumerate(choices):
+            if parameter.name == name and choice.role == "tensor" and parameter.kind != "variadic":
+                if choice.from_annotation or choice.cost > 0 or len(shapes) == 1:
+                    return None
+                choices[i] = (Candidate(0, "value", 0.7), parameter)
+                del shapes[tensor]
+                return replace(self, choices=tuple(choices), shapes=tuple(shapes))
+            tensor += choice.role in TENSOR_ROLES
+        return None
+
+
+@dataclass(frozen=True)
+class Built:
+    """The values of a plan."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    leaves: tuple[Tensor, ...]
+    """The floating-point tensors, which require grad."""
+    names: tuple[str, ...]
+    """The parameter of each."""
+
+
+def best_first(subject: Subject) -> Iterator[Plan]:
+    """Yield plans for a subject without end in sight, the likeliest first."""
+    for dimensions in _dimensions(subject):
+        yield from _walk(dimensions)
+
+
+def build(plan: Plan, seed: int, draw: int = 0) -> Built:
+    """Make the values of a plan; other values of the same kind for each ``draw``."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    leaves: list[Tensor] = []
+    names: list[str] = []
+    shapes = iter(plan.shapes)
+    for position, (choice, parameter) in enumerate(plan.choices):
+        if choice.role == "omitted":
+            continue
+        generator = torch.Generator().manual_seed((seed * 1009 + position) * 7 + draw)
+        value: Any = choice.value
+        if choice.role in TENSOR_ROLES:
+            shape = next(shapes)
+            count = 1 if choice.role == "tensor" else 2
+            tensors = [_floating(shape, plan.values, plan.dtype, generator).requires_grad_() for _ in range(count)]
+            leaves += tensors
+            names += [parameter.name] * count
+            value = tensors[0] if choice.role == "tensor" else choice.value(tensors)
+        elif choice.role != "value":
+            value = _discrete(choice, plan.shapes[0] if plan.shapes else (3,), generator)
+        if parameter.kind == "keyword":
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    return Built(tuple(args), kwargs, tuple(leaves), tuple(names))
+
+
+def written(subject: Subject, plan: Plan | None, constants: Iterable[str]) -> str:
+    """Write a plan as a line of Python that declares it as a sample."""
+    if plan is None:
+        names = [p.name for p in subject.parameters or () if p.required]
+        choices = tuple((TENSOR, Parameter(name)) for name in names) or ((TENSOR, Parameter("x")),)
+        plan = Plan(choices, (SHAPES[0],) * len(choices))
+    args, kwargs, names = [], [], []
+    shapes = iter(plan.shapes)
+    constants = set(constants)
+    for choice, parameter in plan.choices:
+        if choice.role == "omitted":
+            continue
+        text = _text(choice, next(shapes) if choice.role in TENSOR_ROLES else plan.shapes[:1], plan)
+        if choice.role == "tensor" and constants and parameter.name not in constants:
+            text += ".requires_grad_()"
+        names.append(parameter.name)
+        if parameter.kind == "keyword":
+            kwargs.append(f'"{parameter.name}": {text}')
+        else:
+            args.append(text)
+    sample = f"({', '.join(args)}{',' if len(args) == 1 else ''})"
+    if kwargs:
+        sample = f'{{"args": {sample}, "kwargs": {{{", ".join(kwargs)}}}}}'
+    return f'{MAPPING_NAME} = {{"{subject.name}": {sample}}}  # {", ".join(names)}'
+
+
+@dataclass(frozen=True)
+class _Dimensions:
+    parameters: tuple[Parameter, ...]
+    options: tuple[tuple[Candidate, ...], ...]
+
+
+def _dimensions(subject: Subject) -> Iterator[_Dimensions]:
+    """Yield what each parameter may be: with the defaults left out, then (if nothing else is left) without them.
+
+    A Function that reads ``needs_input_grad`` by position may rely on being passed all of its parameters, so passing
+    the defaults is among the options.
+    """
+    parameters = tuple(subject.parameters or ())
+    options: list[tuple[Candidate, ...]] = []
+    lonely = not any(p.required for p in parameters)
+    for parameter in parameters:
+        if parameter.kind == "variadic":
+            tensors = (_OMITTED, TENSOR.dearer(1.0)) if not lonely else (TENSOR, _OMITTED.dearer(3.0))
+            options.append(tensors)
+        elif parameter.required:
+            options.append(tuple(candidates(subject, parameter)) or (TENSOR,))
+        else:
+            default = Candidate(_FILLED_COST, "value", parameter.default)
+            options.append((_OMITTED, default))
+    if lonely and parameters and all(p.kind != "variadic" for p in parameters):
+        # Every parameter has a default: the first ones stand for inputs all the same.
+        options = [
+            tuple(candidates(subject, p)) + (opts if p.kind == "keyword" or i else ()) if i < 2 else opts
+            for i, (p, opts) in enumerate(zip(parameters, options))
+        ]
+    yield _Dimensions(parameters, tuple(options))
+
+
+def _walk(dimensions: _Dimensions) -> Iterator[Plan]:
+    """Yield the combinations of candidates, shapes and values in the order of their cost, those without a tensor not."""
+    start = (0,) * (len(dimensions.options) + 2)
+    heap = [(0.0, start)]
+    seen = {start}
+    while heap:
+        _, place = heapq.heappop(heap)
+        chosen = _chosen(dimensions, place)
+        plan = None if chosen is None else _plan(dimensions, place, chosen)
+        if plan is not None:
+            yield plan
+        for axis in range(len(place)):
+            following = (*place[:axis], place[axis] + 1, *place[axis + 1 :])
+            if following not in seen:
+                seen.add(following)
+                cost = _cost(dimensions, following)
+                if cost is not None:
+                    heapq.heappush(heap, (cost, following))
+
+
+def _chosen(dimensions: _Dimensions, place: tuple[int, ...]) -> list[Candidate] | None:
+    """Return the candidates at a place, or None when an argument would be left out before one that is passed."""
+    chosen = [options[i] for options, i in zip(dimensions.options, place)]
+    gap = False
+    for choice, parameter in zip(chosen, dimensions.parameters):
+        if parameter.kind == "positional":
+            if gap and choice.role != "omitted":
+                return None
+            gap = gap or choice.role == "omitted"
+        elif parameter.kind == "variadic" and gap and choice.role != "omitted":
+            return None
+    return chosen
+
+
+def _plan(dimensions: _Dimensions, place: tuple[int, ...], chosen: list[Candidate]) -> Plan | None:
+    schemes = _schemes(_tensor_names(dimensions, chosen))
+    if not schemes or place[-2] >= len(schemes):
+        return None
+    choices = tuple(zip(chosen, dimensions.parameters))
+    return Plan(choices, schemes[place[-2]][1], VALUES[place[-1]][0])
+
+
+def _cost(dimensions: _Dimensions, place: tuple[int, ...]) -> float | None:
+    if place[-1] >= len(VALUES) or any(i >= len(options) for options, i in zip(dimensions.options, place)):
+        return None
+    chosen = [options[i] for options, i in zip(dimensions.options, place)]
+    schemes = _schemes(_tensor_names(dimensions, chosen))
+    if place[-2] >= max(len(schemes), 1):
+        return None
+    shapes = schemes[place[-2]][0] if schemes else 0.0
+    return sum(choice.cost for choice in chosen) + shapes + VALUES[place[-1]][1]
+
+
+def _tensor_names(dimensions: _Dimensions, chosen: Sequence[Candidate]) -> tuple[str, ...]:
+    pairs = zip(chosen, dimensions.parameters)
+    return tuple(parameter.name for choice, parameter in pairs if choice.role in TENSOR_ROLES)
+
+
+@cache
+def _schemes(names: tuple[str, ...]) -> list[tuple[float, tuple[Shape, ...]]]:
+    """Return the shapes to try for the floating-point tensors of these names, with their costs, cheapest first."""
+    count = len(names)
+    if not count:
+        return []
+    schemes = [(float(cost), (shape,) * count) for cost, shape in enumerate(SHAPES)]
+    if count > 1:
+        vectors = [name.lower() in _VECTORS for name in names]
+        rest = count - 2
+
+        def add(cost: float, first: Shape, second: Shape, others: Shape) -> None:
+            schemes.append((cost, (first, second) + (others,) * rest))
+
+        if any(vectors) and not all(vectors):
+            schemes.append((-0.5, tuple((4,) if vector else (3, 4) for vector in vectors)))
+        add(0.5, (3, 4), (4, 5), (5,))  # a matrix product, with a bias
+        add(0.6, (3, 4), (5, 4), (5,))  # the same with the matrix transposed, as in nn.Linear
+        add(0.8, (3, 4), (4,), (4,))  # one number for each column
+        add(1.1, (3, 4), (), ())  # one number for all
+        add(1.4, (3, 4), (3, 1), (3, 1))
+        add(1.6, (3, 4), (3,), (3,))
+        add(1.8, (2, 3, 4), (4,), (4,))
+        add(1.9, (2, 3, 4), (2, 4, 5), (2, 3, 5))
+        add(2.1, (2, 3, 4), (3,), (3,))
+        add(2.2, (2, 3, 4), (5, 4), (5,))
+        add(2.4, (2, 3, 6, 6), (4, 3, 3, 3), (4,))  # a convolution
+        add(2.5, (2, 3, 6), (4, 3, 3), (4,))
+        add(2.7, (2, 3, 4, 4), (3,), (3,))
+        for i, first in enumerate(SHAPES):
+            for j, second in enumerate(SHAPES):
+                add(3.0 + 0.4 * (i + j), first, second, second)
+                if rest:
+                    add(3.2 + 0.4 * (i + j), first, second, first)
+    kept: dict[tuple[Shape, ...], float] = {}
+    for cost, shapes in sorted(schemes):
+        kept.setdefault(shapes, cost)
+    return [(cost, shapes) for shapes, cost in kept.items()]
+
+
+def _floating(shape: Shape, values: Values, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    if values == "normal":
+        tensor = torch.randn(shape, dtype=torch.float64, generator=generator)
+        tensor = tensor + 0.1 * torch.sign(tensor)  # away from the kink that so many functions have at 0
+    else:
+        tensor = torch.rand(shape, dtype=torch.float64, generator=generator)
+        tensor = 0.5 + 1.5 * tensor if values == "positive" else 0.1 + 0.8 * tensor
+    return tensor.to(dtype)
+
+
+def _discrete(choice: Candidate, first: Shape, generator: torch.Generator) -> Tensor:
+    if choice.role == "mask":
+        return torch.rand(first, generator=generator) > 0.4
+    # Below every size of the small shapes, so that they are valid indices whatever they index.
+    return torch.randint(0, _below(first), _index_shape(choice, first), generator=generator)
+
+
+def _below(first: Shape) -> int:
+    return min([*first, 3]) if first else 1
+
+
+def _index_shape(choice: Candidate, first: Shape) -> Shape:
+    return {"index": first[:1], "index like x": first, "index of rows": first[:-1]}[choice.role]
+
+
+def _text(choice: Candidate, shape: Any, plan: Plan) -> str:
+    first = plan.shapes[0] if plan.shapes else (3,)
+    if choice.role == "value":
+        return repr(choice.value)
+    if choice.role == "mask":
+        return f"torch.rand({_sizes(first)}) > 0.4"
+    if choice.role not in TENSOR_ROLES:
+        return f"torch.randint({_below(first)}, {_index_shape(choice, first)})"
+    text = {
+        "normal": f"torch.randn({_sizes(shape)}, dtype={plan.dtype})",
+        "positive": f"(0.5 + 1.5 * torch.rand({_sizes(shape)}, dtype={plan.dtype}))",
+        "unit": f"(0.1 + 0.8 * torch.rand({_sizes(shape)}, dtype={plan.dtype}))",
+    }[plan.values]
+    if choice.role == "tensors":
+        text = f"{text}, {text}"
+        return f"({text})" if choice.value is tuple else f"[{text}]"
+    return text
+
+
+def _sizes(shape: Shape) -> str:
+    return ", ".join(map(str, shape)) if shape else "()"

@@ -1,0 +1,259 @@
+"""``check``: run every contract on every sample of a subject and put the verdicts together."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gradwright import torch_compat
+from gradwright.checking.audit import functions_in_graph
+from gradwright.checking.case import Case
+from gradwright.checking.contracts import Contract, all_contracts
+from gradwright.checking.limits import TimeLimitError, time_limit
+from gradwright.checking.report import ContractResult, Finding, Outcome, Report, SampleNote
+from gradwright.checking.samples import Sample
+from gradwright.checking.subject import Subject, as_subject
+from gradwright.errors import OptionError, SampleError, describe_exception, unknown_choice
+from gradwright.typing import LEVELS, VERDICTS, Level, TensorFunction, Verdict
+
+SECONDS_PER_CONTRACT: dict[Level, float] = {"quick": 10.0, "standard": 60.0, "full": 600.0}
+"""A contract that takes longer on one sample is stopped and reported as unresolved."""
+
+GUESSED = ("typed", "synthesised")
+"""Provenances under which a failure may be the guess's fault."""
+
+
+def check(
+    subject: Any,
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    surrogate: TensorFunction | None = None,
+    level: Level = "standard",
+    only: Collection[str] | str = (),
+    skip: Collection[str] | str = (),
+    require: Collection[str] | str = (),
+    seed: int | None = None,
+) -> Report:
+    """Check a custom gradient against its whole contract.
+
+    Arguments:
+        subject: a ``torch.autograd.Function`` class in either style, its ``apply``, a custom op, an ``nn.Module``
+            (its parameters become inputs by name), or any callable of tensors.
+        inputs: the positional arguments, tensors of any shape and floating or complex dtype among them. Tensors with
+            ``requires_grad=True`` are differentiated and the others are constants; when none has it, all floating-point
+            and complex tensors are differentiated.
+        kwargs: keyword arguments.
+        surrogate: the function whose derivative the rule uses instead of the true one, for straight-through and
+            surrogate gradients; called with the same arguments, returns outputs of the same shapes.
+        level: ``quick``, ``standard`` or ``full``: how much work may be done.
+        only: ids of the contracts to examine, instead of all.
+        skip: ids of contracts to leave out.
+        require: ids of contracts for which ``unsupported`` counts as a failure.
+        seed: seed of all random choices, a non-negative integer; drawn when None, and printed in the report.
+
+    Returns:
+        The report; ``bool(report)`` is true when nothing failed.
+
+    Raises:
+        SubjectTypeError: ``subject`` is nothing that can be checked.
+        SampleError: the inputs do not fit the subject, or there is nothing to differentiate.
+        ForwardError: forward raised on the inputs.
+        OptionError: an option has an unknown value.
+
+    Example:
+        >>> import torch
+        >>> import gradwright as gw
+        >>> class Exp(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         out = torch.exp(x)
+        ...         ctx.save_for_backward(out)
+        ...         return out
+        ...     @staticmethod
+        ...     def backward(ctx, g):
+        ...         (out,) = ctx.saved_tensors
+        ...         return g * out
+        >>> bool(gw.check(Exp, torch.randn(3, dtype=torch.float64)))
+        True
+    """
+    if surrogate is not None and not callable(surrogate):
+        raise OptionError(
+            f"surrogate: got an object of type {type(surrogate).__name__}; expected a function that is called with the "
+            "same arguments as forward; for a straight-through rule write lambda x: x."
+        )
+    sample = Sample(tuple(inputs), dict(kwargs or {}), surrogate)
+    return check_subject(
+        as_subject(subject), [sample], level=level, only=only, skip=skip, require=require, seed=seed
+    )
+
+
+def check_subject(
+    subject: Subject,
+    samples: Sequence[Sample],
+    *,
+    level: Level = "standard",
+    only: Collection[str] | str = (),
+    skip: Collection[str] | str = (),
+    require: Collection[str] | str = (),
+    seed: int | None = None,
+    observe: Callable[[str], None] | None = None,
+    notes: Sequence[str] = (),
+) -> Report:
+    """Check a subject on several samples; see :func:`check` for the options and what is raised.
+
+    Arguments:
+        observe: called with the id of each contract before it is examined.
+        notes: remarks for the reader of the report.
+    """
+    start = time.perf_counter()
+    if level not in LEVELS:
+        raise unknown_choice("level", level, LEVELS)
+    chosen = choose_contracts(level, only, skip)
+    required = _known_ids("require", require)
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
+    # Whatever the subject draws from torch's global generator leaves the caller's stream where it was.
+    with torch.random.fork_rng(devices=[]):
+        cases = [Case(subject, sample, level=level, seed=seed) for sample in samples]
+        results = [_examine_all(contract, cases, required, observe) for contract in chosen]
+        remarks = [*notes, *_remarks(subject, cases)]
+    return Report(
+        name=subject.name,
+        kind=subject.kind,
+        file=subject.file,
+        line=subject.line,
+        level=level,
+        seed=seed,
+        samples=tuple(SampleNote(case.sample.provenance, _describe(case)) for case in cases),
+        results=tuple(results),
+        notes=tuple(remarks),
+        seconds=time.perf_counter() - start,
+        torch_version=torch_compat.version(),
+    )
+
+
+def choose_contracts(
+    level: Level, only: Collection[str] | str = (), skip: Collection[str] | str = ()
+) -> list[Contract]:
+    """Return the contracts to examine at a level; ``only`` names some whatever their level.
+
+    Raises:
+        OptionError: an id is unknown.
+    """
+    wanted, unwanted = _known_ids("only", only), _known_ids("skip", skip)
+    return [
+        contract
+        for contract in all_contracts().values()
+        if contract.id not in unwanted and (contract.id in wanted if wanted else contract.runs_at(level))
+    ]
+
+
+def _known_ids(option: str, ids: Collection[str] | str) -> set[str]:
+    names = [ids] if isinstance(ids, str) else list(ids)
+    for name in names:
+        if name not in all_contracts():
+            raise unknown_choice(option, name, list(all_contracts()))
+    return set(names)
+
+
+def _examine_all(
+    contract: Contract, cases: Sequence[Case], required: set[str], observe: Callable[[str], None] | None
+) -> ContractResult:
+    start = time.perf_counter()
+    if observe is not None:
+        observe(contract.id)
+    outcomes = [_examine(contract, case) for case in cases]
+    if contract.id in required:
+        outcomes = [_required(outcome) for outcome in outcomes]
+    verdict = _gravest(outcomes)
+    sensitivities = [o.sensitivity for o in outcomes if o.sensitivity is not None]
+    return ContractResult(
+        id=contract.id,
+        question=contract.asks,
+        verdict=verdict,
+        message=_message(outcomes, verdict),
+        findings=tuple(finding for outcome in outcomes for finding in outcome.findings),
+        sensitivity=max(sensitivities, default=None),
+        evidence=tuple(evidence for outcome in outcomes for evidence in outcome.evidence),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _examine(contract: Contract, case: Case) -> Outcome:
+    limit = SECONDS_PER_CONTRACT[case.level]
+    try:
+        with time_limit(limit):
+            outcome = contract.examine(case)
+    except TimeLimitError:
+        return Outcome("unresolved", f"stopped after {limit:g} s; a smaller sample or a higher level would finish")
+    except SampleError:
+        raise
+    except Exception as error:  # the subject failed in a way the contract did not foresee: say so, check the rest
+        return Outcome("unresolved", f"could not be examined: {describe_exception(error)}")
+    if contract.depends_on_meaning and case.sample.provenance in GUESSED:
+        return _soften(outcome)
+    return outcome
+
+
+def _soften(outcome: Outcome) -> Outcome:
+    """Turn failures on guessed inputs into suspicions."""
+    if outcome.verdict != "fail":
+        return outcome
+    findings = tuple(replace(f, verdict="suspect", hint=_guess_hint(f)) for f in outcome.findings)
+    return replace(outcome, verdict="suspect", findings=findings)
+
+
+def _guess_hint(finding: Finding) -> str:
+    note = "The inputs were guessed: declare samples to get a verdict."
+    return f"{finding.hint} {note}" if finding.hint else note
+
+
+def _required(outcome: Outcome) -> Outcome:
+    if outcome.verdict != "unsupported":
+        return outcome
+    message = f"{outcome.message} (required)"
+    finding = Finding("fail", message, "support it, or leave it out of `require`.")
+    return replace(outcome, verdict="fail", message=message, findings=(finding,))
+
+
+def _gravest(outcomes: Sequence[Outcome]) -> Verdict:
+    """Return the gravest verdict; one sample that passes outweighs others that were skipped."""
+    present = {outcome.verdict for outcome in outcomes}
+    if present == {"pass", "skipped"}:
+        return "pass"
+    return next((verdict for verdict in VERDICTS if verdict in present), "skipped")
+
+
+def _message(outcomes: Sequence[Outcome], verdict: Verdict) -> str:
+    if len(outcomes) == 1:
+        return outcomes[0].message
+    texts: list[str] = []
+    for number, outcome in enumerate(outcomes, 1):
+        prefix = f"sample {number}" if outcome.verdict == verdict else f"sample {number} ({outcome.verdict})"
+        if outcome.message:
+            texts.append(f"{prefix}: {outcome.message}")
+    same = {outcome.message for outcome in outcomes}
+    return outcomes[0].message if len(same) == 1 else "; ".join(texts)
+
+
+def _describe(case: Case) -> str:
+    label = f"{case.sample.name}: " if case.sample.name else ""
+    return label + case.describe()
+
+
+def _remarks(subject: Subject, cases: Sequence[Case]) -> Iterator[str]:
+    if any(case.randomness == "seeded" for case in cases):
+        yield "forward draws random numbers: it was checked with the same random state at every call"
+    if subject.function is None and cases and not cases[0].detached:
+        found = [f.__name__ for f in functions_in_graph(cases[0])]
+        if found:
+            yield (
+                f"the graph contains the Function{'s' if len(found) > 1 else ''} {', '.join(found)}; check the class "
+                "itself to have the interface of its backward examined too"
+            )

@@ -1,0 +1,196 @@
+"""One card a subject on the HTML page: findings with values, picture, hint and repro; then everything else examined."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from gradwright.checking.report import ContractResult, Entry, Evidence, Finding, NotChecked, Report
+from gradwright.reporting import summary, svg
+from gradwright.reporting.markup import Markup, element, join, prose
+from gradwright.reporting.pen import MARKS
+
+MAX_LISTED = 12
+"""Wrong pairs that are listed beside a scatter plot."""
+
+
+def anchors(rows: Sequence[Entry]) -> list[str]:
+    """Return a unique fragment identifier for each subject, made of its name."""
+    found: list[str] = []
+    for row in rows:
+        stem = re.sub(r"[^A-Za-z0-9_]+", "-", row.name).strip("-") or "subject"
+        name, number = stem, 1
+        while name in found:
+            number += 1
+            name = f"{stem}-{number}"
+        found.append(name)
+    return found
+
+
+def card(row: Entry, anchor: str) -> Markup:
+    """Return the card of one subject; it is open unless the subject passed."""
+    status = summary.status(row)
+    meta = [summary.location(row)]
+    if isinstance(row, Report):
+        meta = [row.kind, summary.location(row), f"level {row.level}", f"seed {row.seed}"]
+        meta.append(summary.seconds_text(row.seconds))
+    head = element(
+        "summary",
+        element("h2", row.name),
+        element("span", status, cls=f"pill {status.replace(' ', '-')}"),
+        element("span", " · ".join(filter(None, meta)), cls="meta"),
+        element("a", "#", href=f"#{anchor}", cls="permalink", aria_label=f"link to {row.name}"),
+    )
+    content = _checked(row, anchor) if isinstance(row, Report) else _not_run(row)
+    return element(
+        "details",
+        head,
+        element("div", *content, cls="body"),
+        id=anchor,
+        cls=f"card {status.replace(' ', '-')}",
+        open=status != "passed",
+        data_status=status,
+        data_words=" ".join([row.name, row.file or "", status, *_words(row)]).lower(),
+    )
+
+
+def _words(row: Entry) -> list[str]:
+    """What the filter finds a subject by, beside its name: what is wrong with it, not what holds for all."""
+    results = row.results if isinstance(row, Report) else ()
+    return [f"{result.id} {result.verdict}" for result in results if result.verdict != "pass"]
+
+
+def _not_run(entry: NotChecked) -> list[Markup]:
+    parts = [element("p", prose(entry.reason))]
+    if entry.remedy:
+        parts += [element("p", element("b", "What to do: "), cls="hint"), _script(entry.remedy)]
+    if entry.traceback:
+        parts.append(element("details", element("summary", "Traceback"), element("pre", entry.traceback)))
+    return parts
+
+
+def _checked(report: Report, anchor: str) -> list[Markup]:
+    parts = []
+    for result in sorted(report.results, key=lambda r: (r.verdict != "fail", r.verdict != "suspect")):
+        findings = [f for f in summary.concerns(result) if f.verdict not in ("pass", "skipped")]
+        for number, finding in enumerate(findings):
+            name = f"{anchor}.{result.id}" + (f".{number + 1}" if number else "")
+            pictures = _pictures(result) if number == 0 else []
+            parts.append(_finding(result, finding, name, pictures))
+    parts.append(_examined(report, anchor))
+    if report.samples:
+        listed = [element("li", element("b", note.provenance), " ", note.description) for note in report.samples]
+        parts.append(element("section", element("h3", "Inputs used"), element("ul", *listed), cls="inputs"))
+    if report.notes:
+        notes = [element("li", prose(note)) for note in report.notes]
+        parts.append(element("section", element("h3", "Notes"), element("ul", *notes), cls="notes"))
+    return parts
+
+
+def _finding(result: ContractResult, finding: Finding, name: str, pictures: Sequence[Markup]) -> Markup:
+    where = str(finding.where) if finding.where is not None else ""
+    parts = [
+        element(
+            "h3",
+            element("i", MARKS[finding.verdict], cls=f"mark {finding.verdict}", aria_label=finding.verdict),
+            element("a", result.id, href=f"#{name}"),
+            element("small", where) if where else "",
+        ),
+        element("p", prose(finding.message), cls="message"),
+        _values(finding),
+    ]
+    if finding.verdict == "suspect":
+        parts.append(element("p", "The inputs were guessed: declare samples to be sure.", cls="aside"))
+    if finding.hint:
+        parts.append(element("p", element("b", "What to do: "), prose(finding.hint), cls="hint"))
+    if finding.repro:
+        shown = element("summary", "Repro")
+        parts.append(element("details", shown, _script(finding.repro), open=finding.verdict == "fail", cls="repro"))
+    return element("section", *parts, *pictures, id=name, cls=f"finding {finding.verdict}")
+
+
+def _values(finding: Finding) -> Markup:
+    """The two values as numbers, and as a picture where they are real and finite."""
+    analytic, numeric, bar = finding.analytic, finding.numeric, finding.error_bar
+    rows = []
+    if analytic is not None:
+        rows += [element("dt", "analytic"), element("dd", summary.value_text(analytic, bar))]
+    if numeric is not None:
+        extra = "" if bar is None else f" ± {summary.small_text(bar)}"
+        rows += [element("dt", "numeric"), element("dd", summary.value_text(numeric, bar) + extra)]
+    if not rows:
+        return Markup("")
+    picture = Markup("")
+    if _drawable(analytic) and _drawable(numeric) and (bar is None or _drawable(bar)):
+        assert isinstance(analytic, (int, float)) and isinstance(numeric, (int, float))
+        picture = svg.interval(analytic, numeric, bar)
+    return element("div", element("dl", *rows), picture, cls="values")
+
+
+def _drawable(value: float | complex | None) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < svg.LARGEST
+
+
+def _pictures(result: ContractResult) -> list[Markup]:
+    return [_figure(evidence) for evidence in result.evidence if evidence.labels]
+
+
+def _figure(evidence: Evidence) -> Markup:
+    wrong = svg.outside(evidence)
+    n, total = len(wrong), len(evidence.labels)
+    said = f"All {total} examined elements agree within their error bars."
+    listed: Sequence[Markup] = []
+    if wrong:
+        said = f"{n} of {total} examined elements differ by more than their error bar."
+        head = element("tr", *(element("th", name, scope="col") for name in ("element", "analytic", "numeric")))
+        rows = [
+            element(
+                "tr",
+                element("td", label),
+                element("td", summary.value_text(analytic, bar)),
+                element("td", f"{summary.value_text(numeric, bar)} ± {summary.small_text(bar)}"),
+            )
+            for label, analytic, numeric, bar in wrong[:MAX_LISTED]
+        ]
+        rest = [element("p", f"and {n - MAX_LISTED} more")] if n > MAX_LISTED else []
+        listed = [element("table", element("thead", head), element("tbody", *rows)), *rest]
+    return element("figure", svg.scatter(evidence), element("figcaption", element("p", said), *listed))
+
+
+def _examined(report: Report, anchor: str) -> Markup:
+    """Every contract in one list, with what was examined or why it was not."""
+    asked = summary.groups([report])
+    results = summary.by_contract(report)
+    rows = []
+    for group in asked:
+        rows.append(element("tr", element("th", group.question, colspan=4, scope="colgroup"), cls="question"))
+        for name in group.contracts:
+            rows.append(_examined_row(results[name], anchor))
+    head = element("summary", f"All {summary.plural(len(report.results), 'contract')}")
+    return element("details", head, element("table", *rows), open=summary.status(report) == "passed", cls="examined")
+
+
+def _examined_row(result: ContractResult, anchor: str) -> Markup:
+    has_section = bool(summary.concerns(result)) and result.verdict != "pass"
+    said: list[str] = [prose(result.message)] if result.message else []
+    if result.sensitivity is not None:
+        size = summary.small_text(result.sensitivity)
+        said.append(element("small", f"relative errors above {size} would have been seen"))
+    pictures = [] if has_section else _pictures(result)
+    if pictures:
+        said.append(element("details", element("summary", "Picture"), *pictures))
+    name = element("a", result.id, href=f"#{anchor}.{result.id}") if has_section else join(result.id)
+    return element(
+        "tr",
+        element("td", element("i", MARKS[result.verdict], cls=f"mark {result.verdict}", aria_label=result.verdict)),
+        element("td", name, cls="id"),
+        element("td", *(element("div", piece) for piece in said)),
+        element("td", summary.seconds_text(result.seconds) if result.seconds else "", cls="time"),
+        id=None if has_section else f"{anchor}.{result.id}",
+    )
+
+
+def _script(code: str) -> Markup:
+    copy = element("button", "Copy", type="button", cls="copy")
+    return element("div", copy, element("pre", element("code", code.strip())), cls="script")

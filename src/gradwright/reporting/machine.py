@@ -1,0 +1,121 @@
+"""The JSON document of a report: schema version 1, described by ``docs/report.schema.json``.
+
+It is the source of truth for programs: a subject is a row, and each finding of a contract is a row below it (a contract
+without a finding has one row).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gradwright
+from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report
+
+SCHEMA = 1
+"""Raised when a field changes its meaning or goes away, not when one is added."""
+
+
+def document(entries: Sequence[Entry], command: str) -> dict[str, Any]:
+    """Return the document as plain dictionaries, lists, text and numbers that JSON can hold.
+
+    NaN and the infinities become the texts ``"nan"``, ``"inf"`` and ``"-inf"``; a complex number becomes
+    ``{"re": ..., "im": ...}``.
+    """
+    return {
+        "schema": SCHEMA,
+        "gradwright": gradwright.__version__,
+        "torch": torch_version(entries),
+        "command": command,
+        "subjects": [_not_checked(e) if isinstance(e, NotChecked) else _subject(e) for e in entries],
+    }
+
+
+def to_json(entries: Sequence[Entry], command: str, path: str | Path | None = None) -> str:
+    """Return the document as text, and write it to ``path`` if one is given (its folder is made when missing)."""
+    text = json.dumps(document(entries, command), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+def torch_version(entries: Sequence[Entry]) -> str:
+    """Return the version of torch the subjects were checked with."""
+    recorded = [entry.torch_version for entry in entries if isinstance(entry, Report) and entry.torch_version]
+    if recorded:
+        return recorded[0]
+    import torch  # here, because a report that knows its version can be written without torch
+
+    return str(torch.__version__)
+
+
+def _subject(report: Report) -> dict[str, Any]:
+    return {
+        "name": report.name,
+        "kind": report.kind,
+        "file": report.file,
+        "line": report.line,
+        "ok": report.ok,
+        "verdict": report.verdict,
+        "seconds": _number(report.seconds),
+        "seed": report.seed,
+        "level": report.level,
+        "samples": [{"provenance": note.provenance, "description": note.description} for note in report.samples],
+        "notes": list(report.notes),
+        "contracts": [row for result in report.results for row in _rows(result)],
+    }
+
+
+def _not_checked(entry: NotChecked) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "file": entry.file,
+        "line": entry.line,
+        "ok": False,
+        "seconds": None,
+        "seed": None,
+        "contracts": [],
+        "error": entry.reason,
+        "remedy": entry.remedy,
+    }
+
+
+def _rows(result: ContractResult) -> list[dict[str, Any]]:
+    findings = result.findings or (Finding(result.verdict, result.message),)
+    return [_row(result, finding) for finding in findings]
+
+
+def _row(result: ContractResult, finding: Finding) -> dict[str, Any]:
+    where = finding.where
+    return {
+        "id": result.id,
+        "question": result.question,
+        "verdict": finding.verdict,
+        "message": finding.message,
+        "hint": finding.hint,
+        "where": None
+        if where is None
+        else {
+            "input": where.input,
+            "output": where.output,
+            "index": None if where.index is None else list(where.index),
+        },
+        "output_index": None if where is None or where.output_index is None else list(where.output_index),
+        "analytic": _number(finding.analytic),
+        "numeric": _number(finding.numeric),
+        "error_bar": _number(finding.error_bar),
+        "sensitivity": _number(result.sensitivity),
+        "repro": finding.repro,
+    }
+
+
+def _number(value: float | complex | None) -> float | str | dict[str, Any] | None:
+    if isinstance(value, complex):
+        return {"re": _number(value.real), "im": _number(value.imag)}
+    if value is None or math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

@@ -1,0 +1,39 @@
+"""HTML and SVG elements from Python values: everything that is not already markup is escaped."""
+
+from __future__ import annotations
+
+import html
+import re
+
+
+class Markup(str):
+    """Text that is markup already and is not escaped again."""
+
+
+def element(name: str, *content: str, **attributes: str | float | bool | None) -> Markup:
+    """Return an element; an attribute that is None or False is left out.
+
+    Attribute names are written as in Python: ``cls`` for ``class``, ``for_`` for ``for``, ``data_tip`` for ``data-tip``.
+    """
+    opening = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None)
+    return Markup(f"<{name}{opening}>{join(*content)}</{name}>")
+
+
+def join(*content: str) -> Markup:
+    """Put pieces one after the other, escaping those that are plain text."""
+    return Markup("".join(piece if isinstance(piece, Markup) else html.escape(piece) for piece in content))
+
+
+def prose(text: str) -> Markup:
+    """Escape a message and set what it has between backticks as code."""
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text)))
+
+
+def _attribute(key: str, value: str | float | bool) -> str:
+    if value is False:
+        return ""
+    name = "class" if key == "cls" else key.rstrip("_").replace("_", "-")
+    if value is True:
+        return f" {name}"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f' {name}="{html.escape(text)}"'

@@ -1,0 +1,163 @@
+"""What the terminal and the HTML view have in common: order of rows, columns of marks, counts, and numbers as text."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from gradwright.checking.contracts import QUESTIONS
+from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report
+from gradwright.typing import VERDICTS, Verdict
+
+Status: TypeAlias = Literal["failed", "could not be run", "suspect", "nothing examined", "passed"]
+"""What became of one subject."""
+
+STATUSES: tuple[Status, ...] = ("failed", "could not be run", "suspect", "nothing examined", "passed")
+"""In the order in which the rows of a report appear."""
+
+HEADINGS = {
+    "is the interface kept?": "interface",
+    "is the gradient right?": "gradient",
+    "is it pure?": "pure",
+    "any layout, any shape?": "layouts",
+    "does it compose?": "composes",
+}
+"""A question in one word, for the head of a column."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The contracts of one question, in the order in which every row shows their marks."""
+
+    question: str
+    contracts: tuple[str, ...]
+
+    @property
+    def heading(self) -> str:
+        """The question in one word."""
+        return HEADINGS.get(self.question, self.question)
+
+
+def status(entry: Entry) -> Status:
+    """Tell what became of a subject; one of which nothing was examined has not passed."""
+    if isinstance(entry, NotChecked):
+        return "could not be run"
+    if not entry.ok:
+        return "failed"
+    if entry.verdict == "suspect":
+        return "suspect"
+    return "nothing examined" if entry.verdict == "skipped" else "passed"
+
+
+def ordered(entries: Sequence[Entry]) -> list[Entry]:
+    """Sort the gravest first, and otherwise keep the order in which the subjects were given."""
+
+    def gravity(entry: Entry) -> tuple[int, int]:
+        verdict = VERDICTS.index(entry.verdict) if isinstance(entry, Report) else 0
+        return STATUSES.index(status(entry)), verdict
+
+    return sorted(entries, key=gravity)
+
+
+def groups(entries: Sequence[Entry]) -> list[Group]:
+    """Return the questions that were asked of any subject, each with all its contracts."""
+    found: dict[str, dict[str, None]] = {question: {} for question in QUESTIONS}
+    for entry in entries:
+        if isinstance(entry, Report):
+            for result in entry.results:
+                found.setdefault(result.question, {})[result.id] = None
+    return [Group(question, tuple(ids)) for question, ids in found.items() if ids]
+
+
+def by_contract(entry: Entry) -> dict[str, ContractResult]:
+    """Return the results of a subject by contract id; empty when it could not be run."""
+    return {result.id: result for result in entry.results} if isinstance(entry, Report) else {}
+
+
+def concerns(result: ContractResult) -> tuple[Finding, ...]:
+    """Return the findings of a contract, gravest first; a verdict without any stands for itself."""
+    if result.findings:
+        return tuple(sorted(result.findings, key=lambda finding: VERDICTS.index(finding.verdict)))
+    return () if result.verdict in ("pass", "skipped") else (Finding(result.verdict, result.message),)
+
+
+def counts(entries: Sequence[Entry]) -> dict[Status, int]:
+    """Count the subjects by status."""
+    tally = Counter(status(entry) for entry in entries)
+    return {name: tally[name] for name in STATUSES}
+
+
+def counts_text(entries: Sequence[Entry]) -> str:
+    """Return for example ``4 subjects: 1 passed, 2 failed, 1 suspect, 0 could not be run``."""
+    tally = counts(entries)
+    shown: list[Status] = ["passed", "failed", "suspect", "could not be run"]
+    shown += ["nothing examined"] if tally["nothing examined"] else []
+    return f"{plural(len(entries), 'subject')}: {', '.join(f'{tally[name]} {name}' for name in shown)}"
+
+
+def labels(entries: Sequence[Entry]) -> list[str]:
+    """Name each subject; those that share a name get their place in the source as well."""
+    times = Counter(entry.name for entry in entries)
+    return [
+        f"{entry.name} ({location(entry)})" if times[entry.name] > 1 and location(entry) else entry.name
+        for entry in entries
+    ]
+
+
+def location(entry: Entry) -> str:
+    """Return ``file:line`` as far as it is known."""
+    if entry.file is None:
+        return ""
+    return entry.file if entry.line is None else f"{entry.file}:{entry.line}"
+
+
+def provenance(report: Report) -> str:
+    """Say where the samples came from, for example ``declared x2, synthesised``."""
+    tally = Counter(note.provenance for note in report.samples)
+    return ", ".join(name if n == 1 else f"{name} x{n}" for name, n in tally.items())
+
+
+def sensitivities(report: Report) -> list[tuple[float, str]]:
+    """Return, for each contract that did not fail, the relative error it would have seen; the finest first."""
+    return sorted(
+        (result.sensitivity, result.id)
+        for result in report.results
+        if result.sensitivity is not None and result.verdict in ("pass", "suspect")
+    )
+
+
+def value_text(value: float | complex | None, error_bar: float | None = None) -> str:
+    """Write a number with as many digits as its error bar leaves meaning to (10 without one)."""
+    if value is None:
+        return "none"
+    if isinstance(value, complex):
+        real, imaginary = value_text(value.real, error_bar), value_text(abs(value.imag), error_bar)
+        return f"{real} {'-' if math.copysign(1, value.imag) < 0 else '+'} {imaginary}i"
+    digits = 10
+    if error_bar and value and math.isfinite(value) and math.isfinite(error_bar):
+        digits = math.floor(math.log10(abs(value))) - math.floor(math.log10(error_bar)) + 2
+    return f"{value:.{min(max(digits, 2), 16)}g}"
+
+
+def small_text(value: float) -> str:
+    """Write an error bar or a sensitivity: two digits say enough."""
+    return f"{value:.2g}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Write a duration with two or three digits."""
+    return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.3g} s" if seconds >= 1 else f"{seconds:.2f} s"
+
+
+def plural(n: int, noun: str) -> str:
+    """Return ``1 subject`` or ``2 subjects``."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def worst(report: Report) -> list[tuple[str, Verdict]]:
+    """Return the contracts with the verdict ``fail`` or ``suspect``, gravest first."""
+    broken = [(result.id, result.verdict) for result in report.results if result.verdict in ("fail", "suspect")]
+    return sorted(broken, key=lambda pair: VERDICTS.index(pair[1]))

@@ -1,0 +1,201 @@
+"""The report as text, for a terminal and under a failing ``assert``.
+
+One look must tell what is wrong and what to do: first the marks (the gravest subjects first), then a paragraph for each
+finding, then what was refused, left out and used as inputs, and last the counts.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report
+from gradwright.reporting import overview, summary
+from gradwright.reporting.pen import STYLES, Pen
+from gradwright.typing import Verdict
+
+WIDTH = 100
+MAX_PASSING = 20
+"""Rows of passing subjects in the table; the others are counted in one line."""
+MAX_FINDINGS = 3
+"""Findings of one contract of one subject that are written out."""
+MAX_SAMPLES = 5
+MAX_NAMES = 4
+"""Subjects that are named where a reason is shared."""
+
+
+def plain_text(entries: Sequence[Entry], *, verbose: bool = False) -> str:
+    """Return the report as text without colour, 100 columns wide."""
+    stream = io.StringIO()
+    console = Console(
+        file=stream, width=WIDTH, color_system=None, force_terminal=False, force_jupyter=False, legacy_windows=False
+    )
+    # The text is likely to be printed: it must not hold a mark that standard output cannot encode.
+    _write(entries, Pen(console, getattr(sys.stdout, "encoding", None)), verbose)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip("\n")
+
+
+def render(entries: Sequence[Entry], console: Console, *, verbose: bool = False) -> None:
+    """Write the report on a rich console.
+
+    Arguments:
+        entries: reports and subjects that could not be run, in any order.
+        console: where to write.
+        verbose: write every passing row, every finding and every sample, and the tracebacks.
+    """
+    _write(entries, Pen(console), verbose)
+
+
+def _write(entries: Sequence[Entry], pen: Pen, verbose: bool) -> None:
+    rows = summary.ordered(entries)
+    passing = [entry for entry in rows if summary.status(entry) == "passed"]
+    hidden = [] if verbose or len(rows) == 1 else passing[MAX_PASSING:]
+    rows = rows[: len(rows) - len(hidden)]  # what passes comes last
+    reports = [(label, row) for label, row in zip(summary.labels(rows), rows) if isinstance(row, Report)]
+    alone = len(rows) == 1 and len(reports) == 1
+    if alone:
+        overview.one(reports[0][1], pen)
+    elif rows:
+        overview.many(rows, len(hidden), pen)
+    for label, report in reports:
+        _findings(label, report, pen, verbose)
+    for label, row in zip(summary.labels(rows), rows):
+        if isinstance(row, NotChecked):
+            _not_run(label, row, pen, verbose)
+    _refused(reports, alone, pen)
+    _left_out(reports, alone, pen)
+    _inputs(reports, alone, pen, verbose)
+    if not alone:
+        _footer(entries, pen)
+
+
+def _findings(label: str, report: Report, pen: Pen, verbose: bool) -> None:
+    """Write a paragraph for each finding that says something is, or may be, wrong."""
+    scripts = set()
+    for name, _ in summary.worst(report):
+        result = report[name]
+        grave = [finding for finding in summary.concerns(result) if finding.verdict in ("fail", "suspect")]
+        shown = grave if verbose else grave[:MAX_FINDINGS]
+        for finding in shown:
+            pen.blank()
+            _finding(label, report, result, finding, pen)
+            if finding.repro and finding.repro not in scripts:
+                scripts.add(finding.repro)
+                pen.blank()
+                pen.script(finding.repro, f"repro: {label}, {result.id}")
+        if len(grave) > len(shown):
+            more = summary.plural(len(grave) - len(shown), "more finding")
+            pen.line(f"and {more} of {result.id} on {label}", indent=2)
+
+
+def _finding(label: str, report: Report, result: ContractResult, finding: Finding, pen: Pen) -> None:
+    style = STYLES[finding.verdict]
+    where = f", {finding.where}" if finding.where is not None and str(finding.where) else ""
+    place = summary.location(report)
+    suspect = " (the inputs were guessed; declare samples to be sure)" if finding.verdict == "suspect" else ""
+    pen.line(
+        pen.mark(finding.verdict),
+        " ",
+        (f"{finding.verdict.upper()} {label}: {result.id}", style),
+        f"{where}{suspect}",
+        (f"  [{place}]" if place and place not in label else "", "dim"),
+    )
+    pen.line(finding.message, indent=2)
+    values = []
+    if finding.analytic is not None:
+        values.append(("analytic", summary.value_text(finding.analytic, finding.error_bar)))
+    if finding.numeric is not None:
+        bar = "" if finding.error_bar is None else f" {pen.plus_minus} {summary.small_text(finding.error_bar)}"
+        values.append(("numeric", summary.value_text(finding.numeric, finding.error_bar) + bar))
+    for name, value in values:
+        pen.line(f"{name:<9}{'' if value.startswith('-') else ' '}", (value, "bold"), indent=4)
+    if finding.hint:
+        pen.line(("What to do: ", "bold"), finding.hint, indent=2)
+
+
+def _not_run(label: str, entry: NotChecked, pen: Pen, verbose: bool) -> None:
+    place = summary.location(entry)
+    pen.blank()
+    pen.line(
+        (f"{label}: could not be run", STYLES["fail"]), (f"  [{place}]" if place and place not in label else "", "dim")
+    )
+    pen.line(entry.reason, indent=2)
+    if entry.remedy:
+        pen.line(("What to do: ", "bold"), indent=2)
+        # Not wrapped: it is likely to be a line to copy.
+        pen.console.print(pen.text(*(f"    {line}\n" for line in entry.remedy.splitlines())), soft_wrap=True, end="")
+    if entry.traceback and (verbose or entry.named):
+        pen.console.print(pen.text(*(f"    {line}\n" for line in entry.traceback.splitlines())), soft_wrap=True, end="")
+
+
+def _refused(reports: Sequence[tuple[str, Report]], alone: bool, pen: Pen) -> None:
+    """Write what the subjects refuse aloud, and where an error bar was too wide to tell."""
+    rows: list[tuple[str, Verdict, str, str]] = []
+    for label, report in reports:
+        for result in report.results:
+            for finding in summary.concerns(result):
+                if finding.verdict in ("unresolved", "unsupported"):
+                    where = f" at {finding.where}" if finding.where is not None and str(finding.where) else ""
+                    hint = f" What to do: {finding.hint}" if finding.hint else ""
+                    words = f"{finding.verdict}{where}: {finding.message}{hint}"
+                    rows.append((label, finding.verdict, result.id, words))
+    _reasons("Not decided, or refused aloud", rows, alone, pen)
+
+
+def _left_out(reports: Sequence[tuple[str, Report]], alone: bool, pen: Pen) -> None:
+    """Write why contracts were skipped."""
+    rows: list[tuple[str, Verdict, str, str]] = [
+        (label, "skipped", result.id, result.message) for label, report in reports for result in report.skipped
+    ]
+    _reasons("Not examined", rows, alone, pen)
+
+
+def _reasons(title: str, rows: Sequence[tuple[str, Verdict, str, str]], alone: bool, pen: Pen) -> None:
+    """Write rows of (subject, verdict, contract, reason); what several subjects share is written once."""
+    shared: dict[tuple[Verdict, str, str], list[str]] = {}
+    for label, verdict, contract, words in rows:
+        shared.setdefault((verdict, contract, words), []).append(label)
+    if not shared:
+        return
+    pen.heading(title)
+    lines = []
+    for (verdict, contract, words), names in shared.items():
+        rest = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        whose = "" if alone else f" ({', '.join(names[:MAX_NAMES])}{rest})"
+        lines.append((pen.text(pen.mark(verdict)), pen.text(contract), pen.text(words, (whose, "dim"))))
+    pen.grid(lines)
+
+
+def _inputs(reports: Sequence[tuple[str, Report]], alone: bool, pen: Pen, verbose: bool) -> None:
+    """Write which inputs each subject was checked on, how small an error would have been seen, and the notes."""
+    rows = []
+    for label, report in reports:
+        lines = [(note.provenance, note.description) for note in report.samples]
+        shown = list(dict.fromkeys(lines))[: None if verbose else MAX_SAMPLES]
+        said = [pen.text((f"{origin}: ", "dim"), description) for origin, description in shown]
+        rest = len(lines) - sum(lines.count(line) for line in shown)
+        said += [pen.text(f"and {summary.plural(rest, 'more sample')}")] if rest else []
+        seen = [f"{summary.small_text(size)} ({name})" for size, name in summary.sensitivities(report)]
+        if seen:
+            said.append(pen.text((f"relative errors above {', '.join(seen)} would have been seen", "dim")))
+        said += [pen.text(("note: ", "bold"), note) for note in report.notes]
+        if said:
+            rows.append((pen.text("" if alone else label), Text("\n").join(said)))
+    if rows:
+        pen.heading("Inputs used")
+        pen.grid([(row[1],) for row in rows] if alone else rows)
+
+
+def _footer(entries: Sequence[Entry], pen: Pen) -> None:
+    """Write the counts, and once more what failed, because the end of the text is what a terminal shows."""
+    pen.blank()
+    for label, entry in zip(summary.labels(entries), entries):
+        if isinstance(entry, Report) and not entry.ok:
+            pen.line(pen.mark("fail"), " ", (label, "bold"), f": {', '.join(r.id for r in entry.failed)}")
+    seconds = sum(entry.seconds for entry in entries if isinstance(entry, Report))
+    bad = any(summary.status(entry) in ("failed", "could not be run") for entry in entries)
+    pen.line((summary.counts_text(entries), "bold red" if bad else "bold green"), f" ({summary.seconds_text(seconds)})")

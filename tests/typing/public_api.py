@@ -1,0 +1,44 @@
+"""What a type checker must understand about the public interface. Checked by mypy and pyright, never run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from typing_extensions import assert_type
+
+import gradwright as gw
+from gradwright.typing import Level, Verdict
+
+
+def square(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+def checking(function: type[torch.autograd.Function], module: torch.nn.Module, x: torch.Tensor) -> None:
+    assert_type(gw.check(square, x), gw.Report)
+    assert_type(gw.check(function, x, 2, kwargs={"scale": 2.0}), gw.Report)
+    assert_type(gw.check(module, x, level="quick", seed=3), gw.Report)
+    assert_type(gw.check(square, x, surrogate=square, only=("second-order",), skip=["linear-in-cotangent"]), gw.Report)
+    gw.check(square, x, level="thorough")  # type: ignore[arg-type]
+
+
+def reading(report: gw.Report) -> None:
+    assert_type(report.ok, bool)
+    assert_type(bool(report), bool)
+    assert_type(str(report), str)
+    assert_type(report.level, Level)
+    assert_type(report.verdict, Verdict)
+    assert_type(report["second-order"].verdict, Verdict)
+    assert_type([finding.message for finding in report.findings], list[str])
+    assert_type(report.to_json(), str)
+    assert_type(report.to_html("report.html"), Path)
+
+
+def sampling(x: torch.Tensor) -> gw.Sample:
+    return gw.Sample(args=(x,), kwargs={"k": 2}, surrogate=square, name="small")
+
+
+def failing() -> None:
+    error: type[Exception] = gw.GradwrightError
+    raise error("name: what happened; what was expected; what to do")
