@@ -1,5 +1,6 @@
 import math
 import signal
+import sys
 import threading
 import time
 
@@ -119,3 +120,14 @@ def test_without_the_main_thread_there_is_no_limit():
     thread.start()
     thread.join()
     assert seen == [False, "finished"]
+
+
+def test_an_import_is_not_cut_off(tmp_path, monkeypatch):
+    (tmp_path / "slow_to_import.py").write_text("import time\nend = time.monotonic() + 0.3\n"
+                                                "while time.monotonic() < end: pass\nfinished = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(TimeLimitError), time_limit(0.05):
+        import slow_to_import  # noqa: F401
+
+        spin(5)
+    assert sys.modules.pop("slow_to_import").finished

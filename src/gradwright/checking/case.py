@@ -102,6 +102,7 @@ class Case:
             )
         self.audit: object | None = None
         """Kept by :func:`gradwright.checking.audit.audit`."""
+        self._hidden: float | None = None
         self.in_place = False
         self.randomness: Randomness = "none"
         first = self._first_pass()
@@ -301,18 +302,42 @@ class Case:
 
     @functools.cached_property
     def epsilon(self) -> float:
-        """Unit of rounding of the least precise dtype among inputs and differentiable outputs."""
+        """Unit of rounding of the least precise dtype that forward computes in, as far as can be seen."""
         dtypes = [i.tensor.dtype for i in self.inputs] + [o.dtype for o in self.outputs]
-        return max(float(torch.finfo(_real_dtype(dtype)).eps) for dtype in dtypes)
+        seen = max(float(torch.finfo(_real_dtype(dtype)).eps) for dtype in dtypes)
+        return max(seen, self._hidden_epsilon())
 
     def output_epsilon(self) -> Tensor:
         """Return the rounding unit of each element of the joint output vector."""
+        hidden = self._hidden_epsilon()
         return join(
             [
-                torch.full((size,), float(torch.finfo(_real_dtype(o.dtype)).eps), dtype=torch.float64)
+                torch.full((size,), max(hidden, float(torch.finfo(_real_dtype(o.dtype)).eps)), dtype=torch.float64)
                 for size, o in zip(self._sizes, self.outputs)
             ]
         )
+
+    def _hidden_epsilon(self) -> float:
+        """Return the rounding unit of a lower precision that forward casts its inputs to, or 0.
+
+        Such a forward gives the same bits for inputs that are already rounded, and still moves when they move by more.
+        """
+        if self._hidden is None:
+            self._hidden = 0.0
+            here = self.value()
+            for dtype in (torch.float16, torch.bfloat16, torch.float32):
+                unit = float(torch.finfo(dtype).eps)
+                if unit <= torch.finfo(self.dtype).eps:
+                    continue
+                rounded = {k: x.to(dtype).to(x.dtype) for k, x in enumerate(self.base)}
+                if all(torch.equal(rounded[k], x) for k, x in enumerate(self.base)):
+                    continue
+                if torch.equal(self.value(rounded), here):
+                    moved = self.value({k: x * (1 + 16 * unit) for k, x in enumerate(self.base)})
+                    if bool((moved != here).any()):
+                        self._hidden = unit
+                        break
+        return self._hidden
 
     @functools.cached_property
     def forward_seconds(self) -> float:
@@ -370,12 +395,17 @@ class Case:
         placed = {(item.argument, item.leaf): tensor for item, tensor in zip(self.inputs, tensors)}
         rebuilt = []
         for number, argument in enumerate(self.arguments):
-            leaves, structure = torch_compat.flatten(argument.value)
-            leaves = [
-                placed[number, i] if (number, i) in placed else _copy(leaf) if isinstance(leaf, Tensor) else leaf
-                for i, leaf in enumerate(leaves)
-            ]
-            rebuilt.append(replace(argument, value=torch_compat.unflatten(leaves, structure)))
+            value = argument.value
+            if isinstance(value, Tensor):
+                value = placed[number, 0] if (number, 0) in placed else _copy(value)
+            elif isinstance(value, (list, tuple, dict)):
+                leaves, structure = torch_compat.flatten(value)
+                leaves = [
+                    placed[number, i] if (number, i) in placed else _copy(leaf) if isinstance(leaf, Tensor) else leaf
+                    for i, leaf in enumerate(leaves)
+                ]
+                value = torch_compat.unflatten(leaves, structure)
+            rebuilt.append(Argument(argument.name, value, argument.origin))
         return rebuilt
 
 
@@ -433,6 +463,8 @@ def _differentiable_inputs(subject: Subject, arguments: Sequence[Argument]) -> l
 
 
 def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
     leaves, _ = torch_compat.flatten(value)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 

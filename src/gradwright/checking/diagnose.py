@@ -111,6 +111,17 @@ def _dropped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     )
 
 
+def _cotangent_ignored(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    if block.numeric.shape[1] < 2 or not block.explains(block.numeric.sum(dim=1, keepdim=True).expand_as(block.numeric)):
+        return None
+    return Diagnosis(
+        "cotangent-ignored",
+        "backward gives the gradient of the sum of all outputs, whichever output's gradient comes in: the factor "
+        "grad_output is missing",
+        "multiply by grad_output, element by element where the function is elementwise",
+    )
+
+
 def _surrogate(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     if not bool((block.numeric.abs() <= block.bar)[block.known].all()):
         return None
@@ -133,6 +144,12 @@ def _scalar_factor(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     factor = float((a * n).sum() / n.square().sum())
     if factor == 0.0 or not block.explains(factor * block.numeric):
         return None
+    if abs(factor - 1.0) < 1e-6:
+        return Diagnosis(
+            "low-precision",
+            f"every entry is off by a relative {abs(factor - 1.0):.1e}: a constant of the formula has too few digits",
+            "look for a constant or buffer in float32, or one written with too few digits, in forward or backward",
+        )
     if math.isclose(factor, -1.0, rel_tol=1e-6):
         return Diagnosis("wrong-sign", "the sign is wrong: the gradient is exactly minus the right one", "negate it")
     name = _name_factor(block, factor)
@@ -242,6 +259,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     _not_a_number,
     _dropped,
     _surrogate,
+    _cotangent_ignored,
     _scalar_factor,
     _swapped,
     _transposed,

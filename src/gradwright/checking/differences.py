@@ -123,7 +123,7 @@ def differentiate(
         gap = best.upper[rows] - best.lower[rows]
         only_near = kink & (finer.behaviour == Behaviour.SMOOTH) & finer.moved & (finer.bar < gap / 4)
         # A finer ladder in which nothing moved says nothing about a function that moved in a coarser one.
-        narrower = ~kink & (finer.bar < best.bar) & (finer.moved | ~best.moved[rows])
+        narrower = ~kink & (finer.bar < best.bar[rows]) & (finer.moved | ~best.moved[rows])
         best.take(finer, rows, only_near | narrower)
     return best
 
@@ -190,7 +190,7 @@ def _ladder_chunk(
             for j in range(-3, 4):
                 around[row, j + 3, column] = centre if j == 0 else f(x + (j * spacing) * u)
     size = torch.cat([plus, minus]).abs().nan_to_num(0.0, posinf=0.0).amax(dim=0).maximum(centre.abs().nan_to_num(0.0))
-    rounding = epsilon * size
+    rounding = epsilon * size + torch.finfo(torch.float64).tiny
     noise = rounding.maximum(3 * _table_noise(around[0])).maximum(3 * _table_noise(around[1]))
     quantum = _quantum(f, x, directions, steps, plus, minus, centre, rounding)
     noise = noise.maximum(quantum)

@@ -48,7 +48,7 @@ INDICES = (Candidate(0, "index"), Candidate(0.8, "index like x"), Candidate(1.6,
 
 def candidates(subject: Subject, parameter: Parameter) -> list[Candidate]:
     """Return the guesses for one parameter, the likeliest first; empty when nothing sensible can be guessed."""
-    if _is_callable_by_name(parameter.name) and parameter.annotation is inspect.Parameter.empty:
+    if is_callable_by_name(parameter.name) and parameter.annotation is inspect.Parameter.empty:
         return []
     annotation = _annotation(subject, parameter)
     typed = None if annotation is inspect.Parameter.empty else from_annotation(annotation, parameter.name)
@@ -63,6 +63,11 @@ def candidates(subject: Subject, parameter: Parameter) -> list[Candidate]:
 def is_unguessable(subject: Subject, parameter: Parameter) -> bool:
     """Tell whether a required parameter is a function or an object, which nobody can guess."""
     return parameter.required and not candidates(subject, parameter)
+
+
+def is_callable_by_name(name: str) -> bool:
+    """Tell whether a parameter of this name is usually a function or a module."""
+    return _words(name)[-1] in _CALLABLES
 
 
 def from_annotation(annotation: Any, name: str) -> list[Candidate] | None:
@@ -108,24 +113,28 @@ def from_name(name: str) -> list[Candidate]:
     return guesses
 
 
-_INTEGERS = frozenset(
-    "dim dims axis k n num nums count counts iter iters steps step bits order degree topk groups stride padding dilation"
-    " kernel rank world chunks chunk heads head hidden block blocks level repeats times depth radius neighbors".split()
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_INTEGERS = _set(
+    "dim dims axis k n num nums count counts iter iters steps step bits order degree topk groups stride padding"
+    " dilation kernel rank world chunks chunk heads head hidden block blocks level repeats times depth radius neighbors"
 )
-_FLOATS = frozenset(
-    "eps epsilon alpha beta gamma delta slope scale scaling threshold thresh thr temperature temp tau lr lambda lam lambd"
-    " lamb lmbda coeff coef coefficient decay momentum p prob probability rate sigma std mean var variance tolerance tol"
-    " margin factor gain strength min max low high lower upper lo hi clip bound limit width ratio constant const value vth"
-    " cutoff power exponent slack penalty reg offset shift zero".split()
+_FLOATS = _set(
+    "eps epsilon alpha beta gamma delta slope scale scaling threshold thresh thr temperature temp tau lr lambda lam"
+    " lambd lamb lmbda coeff coef coefficient decay momentum p prob probability rate sigma std mean var variance"
+    " tolerance tol margin factor gain strength min max low high lower upper lo hi clip bound limit width ratio"
+    " constant const value vth cutoff power exponent slack penalty reg offset shift zero"
 )
-_INDEX = frozenset(
+_INDEX = _set(
     "idx idxs index indexes indices ind inds target targets label labels ids segment segments segs lengths perm"
-    " permutation assignment assignments cluster clusters edges".split()
+    " permutation assignment assignments cluster clusters edges"
 )
-_MASKS = frozenset("mask masks keep".split())
-_BOOLEANS = frozenset(
+_MASKS = _set("mask masks keep")
+_BOOLEANS = _set(
     "training train inplace causal keepdim keepdims is use return has signed normalize normalise symmetric hard flag"
-    " deterministic verbose ensure with".split()
+    " deterministic verbose ensure with"
 )
 _STRINGS = {
     "reduction": ("mean", "sum", "none"),
@@ -133,9 +142,9 @@ _STRINGS = {
     "device": ("cpu",),
     "mode": ("mean", "sum", "same", "nearest", "constant"),
 }
-_SHAPES = frozenset("shape size sizes".split())
-_CALLABLES = frozenset("fn fns func funcs function functions callback callbacks callable forward module net network".split())
-_ABSENT = frozenset("group stream handle config cfg".split())
+_SHAPES = _set("shape size sizes")
+_CALLABLES = _set("fn fns func funcs function functions callback callbacks callable forward module net network")
+_ABSENT = _set("group stream handle config cfg")
 
 _LIKELY = ("tensor", "float", "int", "index", "mask", "bool", "none")
 
@@ -158,10 +167,6 @@ def _order_by_name(name: str) -> tuple[str, ...]:
             if word in names:
                 return order
     return _LIKELY
-
-
-def _is_callable_by_name(name: str) -> bool:
-    return _words(name)[-1] in _CALLABLES
 
 
 def _words(name: str) -> list[str]:

@@ -48,8 +48,9 @@ class Tolerance:
     @classmethod
     def for_epsilon(cls, epsilon: float) -> Tolerance:
         """Scale the float64 allowance to another rounding unit."""
-        factor = max(1.0, epsilon / 2.0**-52)
-        return cls(min(cls.relative * factor, 256 * epsilon), min(cls.of_largest * factor, 16 * epsilon))
+        if epsilon <= 2.0**-52:
+            return cls()
+        return cls(256 * epsilon, 16 * epsilon)
 
     def at(self, analytic: Tensor, numeric: Tensor, largest: float) -> Tensor:
         """Return the allowance for each entry."""
@@ -65,11 +66,16 @@ def judge(analytic: Tensor, estimate: Estimate, largest: float, tolerance: Toler
     wide = estimate.bar > UNRESOLVED_BAR * _finite(estimate.value).abs().clamp(min=1e-6 * largest)
     smooth = torch.where(inside, torch.where(wide, State.UNRESOLVED, State.FINE), torch.as_tensor(int(State.WRONG)))
     smooth = torch.where(known, smooth, torch.as_tensor(int(State.UNRESOLVED)))
+    # An output that no step moves at all has derivative zero, however wide the bar.
+    smooth = torch.where(~estimate.moved & (analytic == 0), torch.as_tensor(int(State.FINE)), smooth)
     kink = torch.where(inside, torch.as_tensor(int(State.SUBGRADIENT)), torch.as_tensor(int(State.WRONG)))
     # Along a jump or a root no finite slope exists; NaN is still never a useful gradient where f itself is finite.
-    undefined = torch.where(analytic.isnan() & estimate.moved, int(State.WRONG), int(State.UNDEFINED))
+    undefined = torch.where(analytic.isnan(), int(State.WRONG), int(State.UNDEFINED))
     state = torch.where(estimate.behaviour == Behaviour.KINK, kink, smooth)
-    return torch.where(estimate.behaviour >= Behaviour.JUMP, undefined, state).to(torch.int8)
+    state = torch.where(estimate.behaviour >= Behaviour.JUMP, undefined, state)
+    # Where one output is infinitely steep, NaN for another one is zero times infinity in the chain rule, not the rule's.
+    steep = (estimate.behaviour == Behaviour.ROOT).any(dim=1, keepdim=True) & (estimate.behaviour != Behaviour.ROOT)
+    return torch.where(steep & analytic.isnan(), int(State.UNDEFINED), state).to(torch.int8)
 
 
 def prosecute(

@@ -16,6 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 _SMALLEST = 1e-4  # setitimer takes 0 for "never"
+_LONGEST_IMPORT = 60.0
 
 
 class TimeLimitError(TimeoutError):
@@ -37,7 +38,8 @@ class time_limit:  # noqa: N801 - used like a function
 
     Blocks may be nested; whichever limit ends first is raised, and an outer limit that ended is raised again in the
     outer block even if the inner one swallowed it. A timer and a handler that somebody else had installed are put back.
-    An infinite limit is no limit.
+    An infinite limit is no limit. An import is never cut off: half a module would be left behind for the rest of the
+    process (torch imports parts of itself at the first backward), so the limit is raised when the import has ended.
 
     Example:
         >>> with time_limit(1.0):
@@ -116,4 +118,15 @@ def _on_alarm(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     for limit in _active:  # the outermost first
         if limit._deadline is not None and limit._deadline <= now + _SMALLEST:
+            if _is_importing(frame) and now < limit._deadline + _LONGEST_IMPORT:
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
+                return
             raise TimeLimitError(f"took longer than {limit.seconds:g} s")
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False

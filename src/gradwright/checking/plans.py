@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from gradwright.checking.guesses import TENSOR, TENSOR_ROLES, Candidate, candidates
+from gradwright.checking.guesses import TENSOR, TENSOR_ROLES, Candidate, candidates, is_callable_by_name
 from gradwright.checking.samples import MAPPING_NAME
 from gradwright.checking.subject import Parameter, Subject
 
@@ -46,6 +46,12 @@ class Plan:
         """Return the plan with another shape for every tensor."""
         return replace(self, shapes=(shape,) * len(self.shapes))
 
+    def variations(self) -> Iterator[Plan]:
+        """Yield the plans that differ from this one in the shape common to all tensors and the range of values."""
+        costs = [(place + cost, shape, values) for place, shape in enumerate(SHAPES) for values, cost in VALUES]
+        for _, shape, values in sorted(costs, key=lambda item: item[0]):
+            yield replace(self.reshaped(shape), values=values)
+
     def with_number(self, name: str) -> Plan | None:
         """Return the plan with a number instead of a tensor that was only guessed to be one, None if it was not."""
         choices = list(self.choices)
@@ -76,8 +82,19 @@ class Built:
 
 def best_first(subject: Subject) -> Iterator[Plan]:
     """Yield plans for a subject without end in sight, the likeliest first."""
-    for dimensions in _dimensions(subject):
-        yield from _walk(dimensions)
+    yield from _walk(_dimensions(subject))
+
+
+def with_optional_tensors(subject: Subject) -> Iterator[Plan]:
+    """Yield plans that pass a tensor for each parameter that is None by default and seems to be one."""
+    dimensions = _dimensions(subject)
+    options = list(dimensions.options)
+    for i, parameter in enumerate(dimensions.parameters):
+        if parameter.default is None:
+            tensors = tuple(c for c in candidates(subject, parameter)[:1] if c.role == "tensor")
+            options[i] = tensors or options[i]
+    if tuple(options) != dimensions.options:
+        yield from _walk(_Dimensions(dimensions.parameters, tuple(options)))
 
 
 def build(plan: Plan, seed: int, draw: int = 0) -> Built:
@@ -140,35 +157,52 @@ class _Dimensions:
     options: tuple[tuple[Candidate, ...], ...]
 
 
-def _dimensions(subject: Subject) -> Iterator[_Dimensions]:
-    """Yield what each parameter may be: with the defaults left out, then (if nothing else is left) without them.
+def _dimensions(subject: Subject) -> _Dimensions:
+    """Return what each parameter may be, the likeliest first.
 
-    A Function that reads ``needs_input_grad`` by position may rely on being passed all of its parameters, so passing
-    the defaults is among the options.
+    A parameter with a default is left out. A Function that reads ``needs_input_grad`` by position may rely on being
+    passed all of its parameters, so passing the default is an option too.
     """
     parameters = tuple(subject.parameters or ())
-    options: list[tuple[Candidate, ...]] = []
     lonely = not any(p.required for p in parameters)
-    for parameter in parameters:
+    options: list[tuple[Candidate, ...]] = []
+    for position, parameter in enumerate(parameters):
+        guesses = [_distinct(guess, position) for guess in candidates(subject, parameter)]
+        default = Candidate(_FILLED_COST, "value", parameter.default)
         if parameter.kind == "variadic":
-            tensors = (_OMITTED, TENSOR.dearer(1.0)) if not lonely else (TENSOR, _OMITTED.dearer(3.0))
-            options.append(tensors)
+            options.append((TENSOR, _OMITTED.dearer(3.0)) if lonely else (_OMITTED, TENSOR.dearer(1.0)))
         elif parameter.required:
-            options.append(tuple(candidates(subject, parameter)) or (TENSOR,))
+            options.append(tuple(guesses) or (Candidate(0, "value", _placeholder(parameter)),))
+        elif lonely and position == 0:
+            options.append((*guesses, default.dearer(5.0)))  # something has to be an input
         else:
-            default = Candidate(_FILLED_COST, "value", parameter.default)
             options.append((_OMITTED, default))
-    if lonely and parameters and all(p.kind != "variadic" for p in parameters):
-        # Every parameter has a default: the first ones stand for inputs all the same.
-        options = [
-            tuple(candidates(subject, p)) + (opts if p.kind == "keyword" or i else ()) if i < 2 else opts
-            for i, (p, opts) in enumerate(zip(parameters, options))
-        ]
-    yield _Dimensions(parameters, tuple(options))
+    return _Dimensions(parameters, tuple(options))
+
+
+def _distinct(guess: Candidate, position: int) -> Candidate:
+    """Give each number its own value, so that it shows when two are mixed up."""
+    if type(guess.value) is not float:
+        return guess
+    return replace(guess, value=round(guess.value * (1 + 0.1 * position), 4))
+
+
+class _Placeholder:
+    """A value that only a user can write."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _placeholder(parameter: Parameter) -> _Placeholder:
+    return _Placeholder("lambda *args: args[0]" if is_callable_by_name(parameter.name) else "None")
 
 
 def _walk(dimensions: _Dimensions) -> Iterator[Plan]:
-    """Yield the combinations of candidates, shapes and values in the order of their cost, those without a tensor not."""
+    """Yield the combinations of candidates, shapes and values that pass a tensor, in the order of their cost."""
     start = (0,) * (len(dimensions.options) + 2)
     heap = [(0.0, start)]
     seen = {start}

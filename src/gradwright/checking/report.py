@@ -13,6 +13,14 @@ from typing import Any
 from gradwright.typing import VERDICTS, Level, Provenance, Verdict
 
 
+def gravest(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the gravest of some verdicts; one that passes outweighs those that were skipped."""
+    present = set(verdicts)
+    if "pass" in present:
+        present.discard("skipped")
+    return next((verdict for verdict in VERDICTS if verdict in present), "skipped")
+
+
 @dataclass(frozen=True)
 class Where:
     """The place in a subject's inputs and outputs that a finding is about."""
@@ -131,9 +139,8 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The gravest verdict of all contracts (``skipped`` and ``pass`` come last)."""
-        present = {result.verdict for result in self.results}
-        return next((verdict for verdict in VERDICTS if verdict in present), "skipped")
+        """The gravest verdict of all contracts; ``skipped`` only when nothing was examined."""
+        return gravest([result.verdict for result in self.results])
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -15,11 +15,11 @@ from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import Contract, all_contracts
 from gradwright.checking.limits import TimeLimitError, time_limit
-from gradwright.checking.report import ContractResult, Finding, Outcome, Report, SampleNote
+from gradwright.checking.report import ContractResult, Finding, Outcome, Report, SampleNote, gravest
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.errors import OptionError, SampleError, describe_exception, unknown_choice
-from gradwright.typing import LEVELS, VERDICTS, Level, TensorFunction, Verdict
+from gradwright.typing import LEVELS, Level, TensorFunction, Verdict
 
 SECONDS_PER_CONTRACT: dict[Level, float] = {"quick": 10.0, "standard": 60.0, "full": 600.0}
 """A contract that takes longer on one sample is stopped and reported as unresolved."""
@@ -122,6 +122,7 @@ def check_subject(
     with torch.random.fork_rng(devices=[]):
         cases = [Case(subject, sample, level=level, seed=seed) for sample in samples]
         results = [_examine_all(contract, cases, required, observe) for contract in chosen]
+        results = [_as_consequence(contract, result, results) for contract, result in zip(chosen, results)]
         remarks = [*notes, *_remarks(subject, cases)]
     return Report(
         name=subject.name,
@@ -171,7 +172,7 @@ def _examine_all(
     outcomes = [_examine(contract, case) for case in cases]
     if contract.id in required:
         outcomes = [_required(outcome) for outcome in outcomes]
-    verdict = _gravest(outcomes)
+    verdict = gravest([outcome.verdict for outcome in outcomes])
     sensitivities = [o.sensitivity for o in outcomes if o.sensitivity is not None]
     return ContractResult(
         id=contract.id,
@@ -214,20 +215,26 @@ def _guess_hint(finding: Finding) -> str:
     return f"{finding.hint} {note}" if finding.hint else note
 
 
+def _as_consequence(contract: Contract, result: ContractResult, results: Sequence[ContractResult]) -> ContractResult:
+    """Do not accuse twice: a failure that follows from another one is not judged, or is as uncertain as that one."""
+    earlier = [r for r in results if r.id in contract.presupposes and r.verdict in ("fail", "suspect")]
+    if result.verdict != "fail" or not earlier:
+        return result
+    cause = min(earlier, key=lambda r: r.verdict != "fail")
+    if cause.verdict == "suspect":
+        findings = tuple(replace(finding, verdict=cause.verdict) for finding in result.findings)
+        return replace(result, verdict=cause.verdict, findings=findings)
+    return replace(
+        result, verdict="skipped", message=f"not judged while {cause.id} fails, from which it may follow", findings=()
+    )
+
+
 def _required(outcome: Outcome) -> Outcome:
     if outcome.verdict != "unsupported":
         return outcome
     message = f"{outcome.message} (required)"
     finding = Finding("fail", message, "support it, or leave it out of `require`.")
     return replace(outcome, verdict="fail", message=message, findings=(finding,))
-
-
-def _gravest(outcomes: Sequence[Outcome]) -> Verdict:
-    """Return the gravest verdict; one sample that passes outweighs others that were skipped."""
-    present = {outcome.verdict for outcome in outcomes}
-    if present == {"pass", "skipped"}:
-        return "pass"
-    return next((verdict for verdict in VERDICTS if verdict in present), "skipped")
 
 
 def _message(outcomes: Sequence[Outcome], verdict: Verdict) -> str:

@@ -1,14 +1,16 @@
 """Finding inputs for a subject that declares none, by trying small ones until its forward runs.
 
 The search goes from the likeliest guess to less likely ones over what each parameter may be
-(:mod:`~gradwright.checking.guesses`), the shapes, and the range of the values. It is bounded in tries and in time, every
-try is isolated from the next, and a failure on inputs found this way is a suspicion, not a verdict.
+(:mod:`~gradwright.checking.guesses`), the shapes, and the range of the values (:mod:`~gradwright.checking.plans`). It
+is bounded in tries and in time, every try is isolated from the next, and a failure on inputs found this way is a
+suspicion, not a verdict.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 import time
 import warnings
@@ -16,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,10 +28,10 @@ from torch.autograd import Function
 from gradwright import torch_compat
 from gradwright.checking.case import fixed_random_state
 from gradwright.checking.guesses import is_unguessable
-from gradwright.checking.limits import TimeLimitError, time_limit
-from gradwright.checking.plans import Built, Plan, best_first, build, written
+from gradwright.checking.limits import time_limit
+from gradwright.checking.plans import Built, Plan, best_first, build, with_optional_tensors, written
 from gradwright.checking.samples import Sample
-from gradwright.checking.subject import Argument, Parameter, Subject
+from gradwright.checking.subject import Subject
 from gradwright.errors import describe_exception
 
 MAX_TRIES = 200
@@ -62,13 +65,14 @@ def synthesise(subject: Subject, seed: int = 0) -> Synthesis:
     obstacle = _obstacle(subject)
     if obstacle is not None:
         return Synthesis((), obstacle, 0, _typical_line(subject))
+    _warm_up()
     search = _Search(subject, seed)
     search.run()
     best = search.best
     if best is None:
         return Synthesis((), search.reason(), search.tries, _typical_line(subject))
     samples = [_sample(subject, best)]
-    samples += [_sample(subject, other) for other in search.second_shape()]
+    samples += [_sample(subject, other) for other in search.second()]
     return Synthesis(tuple(samples), None, search.tries, written(subject, best.plan, best.constants), _notes(search))
 
 
@@ -112,16 +116,15 @@ class _Search:
     best: Attempt | None = None
     errors: Counter[str] = field(default_factory=Counter)
     deadline: float = 0.0
+    returns_float32: bool = False
 
     def run(self) -> None:
         self.deadline = time.monotonic() + MAX_SECONDS
         limit = MAX_TRIES
-        for plan in best_first(self.subject):
+        for plan in self.plans():
             if self.tries >= limit or time.monotonic() > self.deadline:
                 break
-            attempt = self.attempt(plan)
-            if attempt.rank is Rank.FAILED and _is_about_dtype(attempt.error):
-                attempt = self.attempt(replace(plan, dtype=torch.float32))
+            attempt = self.attempt_in_either_dtype(plan)
             if attempt.rank > (self.best.rank if self.best else Rank.FAILED):
                 if self.best is None or self.best.rank <= Rank.NOT_DIFFERENTIABLE < attempt.rank:
                     limit = MAX_TRIES if attempt.rank is Rank.NOT_DIFFERENTIABLE else self.tries + TRIES_AFTER_FORWARD
@@ -130,9 +133,32 @@ class _Search:
             if attempt.rank is Rank.BACKWARD:
                 break
         if self.best is not None and self.best.all_float32:
-            self.improve(replace(self.best.plan, dtype=torch.float32))
+            self.returns_float32 = self.improve(replace(self.best.plan, dtype=torch.float32))
         if self.best is not None and self.best.constants:
             self._prefer_numbers()
+
+    def plans(self) -> Iterator[Plan]:
+        """Yield every plan; once forward runs on one, every other plan differs from that only in shape and values."""
+        every, seen = best_first(self.subject), []
+        variations: Iterator[Plan] = iter(())
+        around: Plan | None = None
+        while True:
+            if self.best is not None and self.best.rank > Rank.NOT_DIFFERENTIABLE and around is not self.best.plan:
+                around = self.best.plan
+                variations = around.variations()
+            for stream in (variations, every):
+                plan = next(stream, None)
+                if plan is None and stream is every:
+                    return
+                if plan is not None and plan not in seen:
+                    seen.append(plan)
+                    yield plan
+
+    def attempt_in_either_dtype(self, plan: Plan) -> Attempt:
+        attempt = self.attempt(plan)
+        if attempt.rank is Rank.FAILED and _is_about_dtype(attempt.error):
+            attempt = self.attempt(replace(plan, dtype=torch.float32))
+        return attempt
 
     def attempt(self, plan: Plan) -> Attempt:
         self.tries += 1
@@ -150,16 +176,21 @@ class _Search:
             return True
         return False
 
-    def second_shape(self) -> Iterator[Attempt]:
-        """Try one sample of another shape, when that is cheap and every tensor has the same shape."""
-        if self.best is None or self.best.rank is not Rank.BACKWARD or not self.best.plan.is_uniform:
+    def second(self) -> Iterator[Attempt]:
+        """Look for one more sample, when that is cheap: with the optional tensors passed, else of another shape."""
+        if self.best is None or self.best.rank is not Rank.BACKWARD:
             return
-        for shape in ((2, 3, 4), (4,)):
-            if shape != self.best.plan.shapes[0] and time.monotonic() < self.deadline:
-                attempt = self.attempt(self.best.plan.reshaped(shape))
-                if attempt.rank is Rank.BACKWARD and attempt.constants == self.best.constants:
-                    yield attempt
-                    return
+        others = list(itertools.islice(with_optional_tensors(self.subject), 12))
+        if self.best.plan.is_uniform:
+            shapes = [shape for shape in ((2, 3, 4), (4,)) if shape != self.best.plan.shapes[0]]
+            others += [self.best.plan.reshaped(shape) for shape in shapes]
+        for plan in others:
+            if time.monotonic() > self.deadline:
+                return
+            attempt = self.attempt(replace(plan, dtype=self.best.plan.dtype))
+            if attempt.rank is Rank.BACKWARD and attempt.constants == self.best.constants:
+                yield attempt
+                return
 
     def reason(self) -> str:
         """Say why nothing was found, by the error that came most often."""
@@ -211,18 +242,21 @@ def _run(subject: Subject, plan: Plan, seed: int, attempt: Attempt) -> None:
     depends = not all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(outputs, again))
     attempt.rank = Rank.FORWARD if depends else Rank.CONSTANT
     cotangents = [torch.randn_like(out) for out in differentiable]
-    gradients = torch.autograd.grad(differentiable, built.leaves, cotangents, allow_unused=True)
+    gradients: Sequence[Tensor | None] = torch.autograd.grad(
+        differentiable, built.leaves, cotangents, allow_unused=True
+    )
     given = [g for g in gradients if g is not None]
     if not given or not all(bool(torch.isfinite(g).all()) for g in given):
         return
     attempt.rank = Rank.BACKWARD if depends else Rank.CONSTANT_BACKWARD
-    attempt.constants = tuple(name for name, g in zip(built.names, gradients) if g is None)
+    attempt.constants = tuple(
+        dict.fromkeys(name for name, g in zip(built.names, gradients) if not isinstance(g, Tensor))
+    )
 
 
 def _forward(subject: Subject, built: Built) -> list[Tensor]:
-    sample = Sample(args=tuple(_pass_on(a) for a in built.args), kwargs={k: _pass_on(v) for k, v in built.kwargs.items()})
-    arguments: list[Argument] = subject.bind(sample)
-    leaves, _ = torch_compat.flatten(subject.call(arguments))
+    sample = Sample(tuple(map(_pass_on, built.args)), {name: _pass_on(v) for name, v in built.kwargs.items()})
+    leaves, _ = torch_compat.flatten(subject.call(subject.bind(sample)))
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
@@ -250,6 +284,22 @@ def _is_about_dtype(error: BaseException | None) -> bool:
     return error is not None and re.search(words, str(error), re.IGNORECASE) is not None
 
 
+@cache
+def _warm_up() -> None:
+    """Let torch import what it imports at the first backward, which takes longer than a try may take."""
+
+    class Identity(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g
+
+    Identity.apply(torch.ones(1, requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
+
+
 def _obstacle(subject: Subject) -> str | None:
     """Return why a search would be of no use, if so."""
     if subject.function is not None and subject.function.forward is Function.forward:
@@ -259,8 +309,8 @@ def _obstacle(subject: Subject) -> str | None:
     for parameter in subject.parameters:
         if is_unguessable(subject, parameter):
             return (
-                f"{subject.name}: no value can be guessed for the parameter {parameter.name}, which is a function or "
-                "some other object; expected inputs to be declared; write some."
+                f"{subject.name}: no value can be guessed for the parameter {parameter.name}, which seems to be a "
+                "function, a text or some other object; expected declared inputs; write some."
             )
     return None
 
@@ -286,31 +336,26 @@ def _sample(subject: Subject, attempt: Attempt) -> Sample:
 def _notes(search: _Search) -> tuple[str, ...]:
     best = search.best
     assert best is not None
-    notes = [f"No inputs are declared; these were found at try {search.tries}."]
+    notes = [f"no inputs are declared: these were found at try {search.tries}"]
     if best.constants:
-        notes.append(
-            f"{', '.join(best.constants)}: backward gives no gradient, so this is held constant; declare a sample to have "
-            "it checked."
-        )
-    if best.rank < Rank.BACKWARD:
-        why = {
-            Rank.NOT_DIFFERENTIABLE: "no inputs were found for which an output requires grad",
-            Rank.NOT_FINITE: "no inputs were found on which every output is finite",
-            Rank.CONSTANT_BACKWARD: "the outputs did not depend on any inputs tried",
-        }.get(best.rank)
-        if why is None:
-            why = "backward gave no finite gradient on any inputs tried"
-            if best.error is not None:
-                why = f"backward raised {describe_exception(best.error)} on these inputs and ran on no others tried"
-        notes.append(f"{why[0].upper()}{why[1:]}.")
+        names = ", ".join(best.constants)
+        notes.append(f"{names}: held constant, since backward gives no gradient; declare a sample to have it checked")
+    if best.rank is Rank.NOT_DIFFERENTIABLE:
+        notes.append("no inputs were found for which an output requires grad")
+    elif best.rank is Rank.NOT_FINITE:
+        notes.append("no inputs were found on which every output is finite")
+    elif best.rank is Rank.CONSTANT_BACKWARD:
+        notes.append("the outputs depend on none of the inputs tried")
+    elif best.error is not None:
+        notes.append(f"backward ran on no inputs tried; on these it raised {describe_exception(best.error)}")
+    elif best.rank < Rank.BACKWARD:
+        notes.append("backward gave no finite gradient on any inputs tried")
     if best.plan.dtype is torch.float32:
-        notes.append("The inputs are float32: the function does not run in float64, or returns float32 in any case.")
+        why = "returns float32 whatever it is given" if search.returns_float32 else "does not run in float64"
+        notes.append(f"the inputs are float32: forward {why}")
     return tuple(notes)
 
 
 def _typical_line(subject: Subject) -> str:
     plan = next(iter(best_first(subject)), None)
     return written(subject, plan, ())
-
-
-__all__ = ["Parameter", "Sequence", "Synthesis", "TimeLimitError", "synthesise"]

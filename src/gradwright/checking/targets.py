@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from gradwright.checking.importing import TargetImportError, Problem, import_file, import_name, package_of
+from gradwright.checking.importing import Problem, TargetImportError, import_file, import_name, package_of
 from gradwright.errors import TargetError, did_you_mean
 
 _PASSED_OVER = frozenset({"conftest", "setup", "__main__", "test", "tests"})
@@ -53,7 +53,7 @@ def parse_target(text: str) -> Target:
     place, separator, name = text.partition("::")
     if not place or (separator and not name):
         raise TargetError(
-            f"{text}: this is not a target; expected FILE.py, a directory or a module, then ::Name if only one is wanted."
+            f"{text}: not a target; expected FILE.py, a directory or a module, with ::Name if only one is wanted."
         )
     path = Path(place)
     if path.is_dir() or (path.is_file() and path.suffix == ".py"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from gradwright.checking.report import ContractResult, Entry, Evidence, Finding, NotChecked, Report
 from gradwright.reporting import summary, svg
@@ -28,8 +29,8 @@ def anchors(rows: Sequence[Entry]) -> list[str]:
     return found
 
 
-def card(row: Entry, anchor: str) -> Markup:
-    """Return the card of one subject; it is open unless the subject passed."""
+def card(row: Entry, anchor: str, *, opened: bool = False) -> Markup:
+    """Return the card of one subject; it is open unless the subject passed, or when it shall be anyway."""
     status = summary.status(row)
     meta = [summary.location(row)]
     if isinstance(row, Report):
@@ -49,7 +50,7 @@ def card(row: Entry, anchor: str) -> Markup:
         element("div", *content, cls="body"),
         id=anchor,
         cls=f"card {status.replace(' ', '-')}",
-        open=status != "passed",
+        open=opened or status != "passed",
         data_status=status,
         data_words=" ".join([row.name, row.file or "", status, *_words(row)]).lower(),
     )
@@ -123,12 +124,11 @@ def _values(finding: Finding) -> Markup:
         return Markup("")
     picture = Markup("")
     if _drawable(analytic) and _drawable(numeric) and (bar is None or _drawable(bar)):
-        assert isinstance(analytic, (int, float)) and isinstance(numeric, (int, float))
         picture = svg.interval(analytic, numeric, bar)
     return element("div", element("dl", *rows), picture, cls="values")
 
 
-def _drawable(value: float | complex | None) -> bool:
+def _drawable(value: float | complex | None) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < svg.LARGEST
 
 

@@ -35,6 +35,7 @@ def write_html(entries: Sequence[Entry], path: str | Path) -> Path:
 def _page(entries: Sequence[Entry]) -> str:
     rows = summary.ordered(entries)
     names = anchors(rows)
+    cards = [card(row, name, opened=len(rows) == 1) for row, name in zip(rows, names)]
     head = element(
         "head",
         Markup('<meta charset="utf-8">'),
@@ -51,7 +52,7 @@ def _page(entries: Sequence[Entry]) -> str:
             "main",
             _controls(entries),
             _overview(rows, names),
-            element("section", *(card(row, name) for row, name in zip(rows, names)), id="subjects"),
+            element("section", *cards, id="subjects"),
             element("p", "No subject matches the filter.", id="nothing", hidden=True),
         ),
         element("div", id="tip", role="tooltip", hidden=True),
@@ -154,7 +155,7 @@ def _overview(rows: Sequence[Entry], names: Sequence[str]) -> Markup:
 
 
 def _tail_heads() -> list[Markup]:
-    return [element("th", name, rowspan=2, scope="col", cls="tail") for name in ("samples", "time")]
+    return [element("th", name, rowspan=2, scope="col", cls=f"tail {name}") for name in ("samples", "time")]
 
 
 def _row(row: Entry, name: str, asked: Sequence[summary.Group]) -> Markup:
@@ -181,7 +182,7 @@ def _mark(result: ContractResult, name: str) -> Markup:
     words = [f"{result.id}: {result.verdict}", *(finding.message for finding in summary.concerns(result)[:1])]
     if len(words) == 1 and result.message:
         words.append(result.message)
-    words.append(_purpose(result.id))
+    words.append(_purpose(result.id) or "")
     return element(
         "a",
         MARKS[result.verdict],

@@ -13,7 +13,7 @@ class Markup(str):
 def element(name: str, *content: str, **attributes: str | float | bool | None) -> Markup:
     """Return an element; an attribute that is None or False is left out.
 
-    Attribute names are written as in Python: ``cls`` for ``class``, ``for_`` for ``for``, ``data_tip`` for ``data-tip``.
+    Attribute names are written for Python: ``cls`` for ``class``, ``for_`` for ``for``, ``data_tip`` for ``data-tip``.
     """
     opening = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None)
     return Markup(f"<{name}{opening}>{join(*content)}</{name}>")

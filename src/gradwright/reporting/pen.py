@@ -116,9 +116,7 @@ class Pen:
     def _clean(self, words: str) -> str:
         if not self.unicode:
             words = words.replace("±", "+/-").replace("×", "x")
-        return words if _encodable(words, self.encoding) else words.encode(self.encoding, "backslashreplace").decode(
-            self.encoding
-        )
+        return words.encode(self.encoding, "backslashreplace").decode(self.encoding)
 
 
 def _encodable(words: str, encoding: str) -> bool:

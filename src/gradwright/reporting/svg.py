@@ -165,5 +165,3 @@ def _ticks(low: float, high: float) -> list[float]:
     step = 10.0 ** math.floor(math.log10((high - low) / 3))
     step *= next(factor for factor in (5, 2, 1) if factor * step <= (high - low) / 3)
     return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-

@@ -161,12 +161,16 @@ def _reasons(title: str, rows: Sequence[tuple[str, Verdict, str, str]], alone: b
         shared.setdefault((verdict, contract, words), []).append(label)
     if not shared:
         return
+    # One subject often has one reason for several contracts: these stand below one another.
+    merged: dict[tuple[Verdict, str, tuple[str, ...]], list[str]] = {}
+    for (verdict, contract, words), names in shared.items():
+        merged.setdefault((verdict, words, tuple(names)), []).append(contract)
     pen.heading(title)
     lines = []
-    for (verdict, contract, words), names in shared.items():
-        rest = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        whose = "" if alone else f" ({', '.join(names[:MAX_NAMES])}{rest})"
-        lines.append((pen.text(pen.mark(verdict)), pen.text(contract), pen.text(words, (whose, "dim"))))
+    for (verdict, words, subjects), contracts in merged.items():
+        rest = f" and {len(subjects) - MAX_NAMES} more" if len(subjects) > MAX_NAMES else ""
+        whose = "" if alone else f" ({', '.join(subjects[:MAX_NAMES])}{rest})"
+        lines.append((pen.text(pen.mark(verdict)), pen.text("\n".join(contracts)), pen.text(words, (whose, "dim"))))
     pen.grid(lines)
 
 

@@ -54,6 +54,8 @@ class Contract:
     """The lowest level at which it is examined."""
     depends_on_meaning: bool
     """True when a failure on guessed inputs may be the guess's fault; it is then reported as ``suspect``."""
+    presupposes: tuple[str, ...]
+    """Ids of contracts whose failure may cause this one's, which is then not counted again."""
     examine: Examine
     documentation: str
 
@@ -68,14 +70,14 @@ class Contract:
 
 
 def contract(
-    *, asks: Question, level: Level = "quick", depends_on_meaning: bool = False
+    *, asks: Question, level: Level = "quick", depends_on_meaning: bool = False, presupposes: tuple[str, ...] = ()
 ) -> Callable[[Examine], Contract]:
     """Make a contract of the decorated function; the id and the documentation come from its module."""
 
     def decorate(examine: Examine) -> Contract:
         module = sys.modules[examine.__module__]
         name = examine.__module__.rpartition(".")[2].replace("_", "-")
-        return Contract(name, asks, level, depends_on_meaning, examine, module.__doc__ or "")
+        return Contract(name, asks, level, depends_on_meaning, presupposes, examine, module.__doc__ or "")
 
     return decorate
 

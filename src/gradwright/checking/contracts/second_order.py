@@ -3,7 +3,7 @@
 ## What it checks
 The rule B(x; v) is differentiated by PyTorch (double backward) and by differences, along random directions: once for each
 input and once for each incoming gradient. The comparison is with the rule itself, so it holds for straight-through rules
-too, and says nothing about whether the first derivative is right. The verdict is ``unsupported`` when PyTorch raises
+too; it is not judged while the first derivative is wrong. The verdict is ``unsupported`` when PyTorch raises
 (``@once_differentiable`` does), and ``fail`` when the second derivative is silently wrong or missing.
 
 ## Why it matters
@@ -20,6 +20,7 @@ pytorch/pytorch issues 58509, 76185 and 104040.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -55,7 +56,7 @@ class Directional:
     unresolved: bool
 
 
-@contract(asks="is the gradient right?")
+@contract(asks="is the gradient right?", presupposes=("matches-differences", "linear-in-cotangent"))
 def examine(case: Case) -> Outcome:
     """Compare double backward with differences of the rule."""
     obstacle = without_gradients(case)
@@ -172,20 +173,26 @@ def _directional(case: Case, name, products: Tensor, terms, x: Tensor, u: Tensor
     estimate = along(1.0, 1e-3, 1e-6)
     numeric, bar = float(estimate.value), float(estimate.bar)
     size = max(abs(numeric), float(products.abs().sum()))
+    # Along directions as large as x the rule itself is the natural size of its derivative.
+    visible = max(size, 1e-3 * float(terms(x).nan_to_num(0.0).abs().sum()))
     allowed = rounding_of_sum(case.epsilon, products) + 1e-10 * size
     if int(estimate.behaviour) >= Behaviour.JUMP or not torch.isfinite(estimate.bar).item():
         return Directional(name, analytic, numeric, bar, False, True)
+    if analytic == 0.0 and not bool(estimate.moved):
+        return Directional(name, 0.0, 0.0, 0.0, False, False)
     wrong = not (float(estimate.lower) - allowed <= analytic <= float(estimate.upper) + allowed)
     if wrong:
         scatter = abs(again() - analytic)
         wrong = not acquitted(analytic, numeric, bar + allowed, scatter, along)
         return Directional(name, analytic, numeric, bar + allowed, wrong, not wrong)
-    return Directional(name, analytic, numeric, bar + allowed, False, bar > UNRESOLVED_BAR * size and size > 0)
+    return Directional(name, analytic, numeric, bar + allowed, False, bar > UNRESOLVED_BAR * visible)
 
 
 def _finding(case: Case, result: Directional, cut: bool) -> Finding:
     subject = f"`{result.name}`" if result.name else "grad_output"
-    if cut or result.analytic == 0.0:
+    if not math.isfinite(result.analytic):
+        message = f"the second derivative with respect to {subject} is {result.analytic}, where the gradient is smooth."
+    elif cut or result.analytic == 0.0:
         message = (
             f"the second derivative is silently missing: double backward finds no path from the gradient to {subject}, "
             "although the gradient moves with it."

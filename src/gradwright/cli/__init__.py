@@ -1,0 +1,87 @@
+"""The command line: ``gradwright check`` and ``gradwright explain``, one file for each command.
+
+Exit status: 0 nothing failed, 1 findings, 2 the command could not do its work, 5 nothing was discovered, 130 interrupted.
+Nothing here imports torch until a command needs it, so that ``--help``, ``--version`` and mistyped options are quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from gradwright import __version__
+from gradwright.cli.options import add_check_options, refuse_bad_check_options
+from gradwright.errors import GradwrightError
+
+EXIT_OK = 0
+EXIT_FINDINGS = 1
+EXIT_BROKEN = 2
+EXIT_NOTHING = 5
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    try:
+        options = _parse(argv)
+    except SystemExit as stop:  # argparse has printed the help or what is wrong
+        return stop.code if isinstance(stop.code, int) else EXIT_BROKEN
+    try:
+        return _run(options)
+    except GradwrightError as error:
+        print(error, file=sys.stderr)
+        return EXIT_BROKEN
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever was reading has seen enough; nothing more may be written, not even by the interpreter at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="gradwright",
+        description="Check hand-written PyTorch gradients: verdicts with reasons on every part of their contract.",
+    )
+    parser.add_argument("--version", action="version", version=_versions())
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    check = commands.add_parser(
+        "check",
+        help="check the custom gradients a file or module defines",
+        description="Find every custom gradient that the targets define, and check it on the samples they declare, or "
+        "on inputs found by trying.",
+        epilog="Exit status: 0 nothing failed, 1 findings, 2 the command could not do its work, 5 nothing to check.",
+    )
+    add_check_options(check)
+    explain = commands.add_parser(
+        "explain", help="print what a contract means", description="Print the documentation of a contract."
+    )
+    explain.add_argument("id", nargs="?", metavar="ID", help="a contract; without it, all are listed")
+    options = parser.parse_args(argv)
+    if options.command == "check":
+        refuse_bad_check_options(check, options)
+    return options
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "check":
+        from gradwright.cli.check import run_check
+
+        return run_check(options)
+    from gradwright.cli.explain import run_explain
+
+    return run_explain(options.id)
+
+
+def _versions() -> str:
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = "not installed"
+    return f"gradwright {__version__} (torch {torch})"

@@ -1,0 +1,39 @@
+"""``gradwright explain``: the documentation of a contract, or the list of all."""
+
+from __future__ import annotations
+
+import sys
+
+from gradwright import torch_compat as torch_compat  # first: it says clearly when torch is missing
+from gradwright.checking.contracts import QUESTIONS, all_contracts
+from gradwright.errors import unknown_choice
+
+
+def run_explain(name: str | None) -> int:
+    """Print the documentation of one contract, or every contract under the question it answers."""
+    contracts = all_contracts()
+    if name is None:
+        print(_overview())
+        return 0
+    contract = contracts.get(name.replace("_", "-"))
+    if contract is None:
+        print(unknown_choice("explain", name, list(contracts)), file=sys.stderr)
+        return 2
+    print(contract.id)
+    print(f"Answers: {contract.asks} Examined at the level {contract.level} and above.")
+    print()
+    print(contract.documentation.strip())
+    return 0
+
+
+def _overview() -> str:
+    contracts = all_contracts().values()
+    width = max((len(contract.id) for contract in contracts), default=0)
+    blocks = []
+    for question in QUESTIONS:
+        asked = [contract for contract in contracts if contract.asks == question]
+        if asked:
+            rows = [f"  {contract.id:<{width}}  {contract.summary}" for contract in asked]
+            blocks.append("\n".join([question[0].upper() + question[1:], *rows]))
+    blocks.append("`gradwright explain ID` prints the documentation of one.")
+    return "\n\n".join(blocks)

@@ -1,0 +1,57 @@
+"""The options of ``gradwright check``, and what is wrong with them, told before anything is imported."""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+from pathlib import Path
+
+import gradwright
+from gradwright.errors import unknown_choice
+from gradwright.typing import LEVELS
+
+
+def add_check_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``gradwright check``."""
+    parser.add_argument(
+        "targets", nargs="+", metavar="TARGET", help="FILE.py, a directory or package.module, with ::Name for one subject"
+    )
+    parser.add_argument("--level", choices=LEVELS, default="standard", help="how much work to do (default: standard)")
+    parser.add_argument("--only", action="append", metavar="ID,...", help="examine these contracts instead of all")
+    parser.add_argument("--skip", action="append", metavar="ID,...", help="leave these contracts out")
+    parser.add_argument("--require", action="append", metavar="ID,...", help="count `unsupported` as failed for these")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of every random choice (default: 0)")
+    parser.add_argument("--samples", metavar="FILE", help="a Python file that declares samples for code elsewhere")
+    parser.add_argument("--json", metavar="FILE", help="write the verdicts as JSON (- is standard output)")
+    parser.add_argument("--html", metavar="FILE", help="write the verdicts as one self-contained HTML page")
+    parser.add_argument("--verbose", action="store_true", help="show everything: passing rows, samples, tracebacks")
+
+
+def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Split the lists of ids, and end with a message when an option cannot be right."""
+    known = contract_ids()
+    for option in ("only", "skip", "require"):
+        given = [name.strip() for text in getattr(options, option) or () for name in text.split(",")]
+        for name in given:
+            if name not in known:
+                parser.error(str(unknown_choice(f"--{option}", name, known)))
+        setattr(options, option, tuple(given))
+    if options.seed < 0:
+        parser.error(f"--seed: got {options.seed}; expected an integer that is not negative.")
+    for option in ("json", "html"):
+        path = getattr(options, option)
+        if path is not None and not (option == "json" and path == "-"):
+            _refuse_unwritable(parser, f"--{option}", Path(path))
+
+
+def contract_ids() -> list[str]:
+    """Return the ids of all contracts from the names of their files, without importing them."""
+    folder = Path(gradwright.__file__).parent / "checking" / "contracts"
+    return sorted(info.name.replace("_", "-") for info in pkgutil.iter_modules([str(folder)]))
+
+
+def _refuse_unwritable(parser: argparse.ArgumentParser, option: str, path: Path) -> None:
+    if path.is_dir():
+        parser.error(f"{option}: {path} is a directory; expected a file to write; give a file name.")
+    if not path.parent.is_dir():
+        parser.error(f"{option}: there is no directory {path.parent}; expected one to write to; make it first.")
