@@ -17,7 +17,7 @@ BIN := .venv/bin
 # torch must come from exactly the constraint: a looser range would download a second build of several gigabytes.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help check test lint pyright docs bench clean
+.PHONY: help check test lint pyright docs readme bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -36,11 +36,15 @@ lint: .venv/installed
 
 # Pyright is not a Python program: its first run downloads a version for Node. Hence not a part of `lint`.
 pyright: .venv/installed
-	@$(BIN)/python -m pyright
+	@$(BIN)/python -m pyright --pythonpath .venv/bin/python
 
 docs: .venv/installed-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "documentation written to site/index.html"
+
+# The console output in README.md is real; a test compares it.
+readme: .venv/installed
+	@$(BIN)/python docs/readme.py
 
 bench: .venv/installed
 	@set -e; for script in benchmarks/[!_]*.py; do \

@@ -88,13 +88,13 @@ def links(text: str) -> str:
 def run(command: str) -> str:
     """Run a gradwright command in the root of the repository and return it with its output as a block of text."""
     arguments = [sys.executable, "-m", *shlex.split(command)]
-    environment = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1"}
+    environment = {**os.environ, "COLUMNS": "92", "NO_COLOR": "1"}
     result = subprocess.run(
         arguments, cwd=DOCS.parent, env=environment, capture_output=True, text=True, encoding="utf-8", check=False
     )
     if result.returncode not in (0, 1):
         raise RuntimeError(f"{command} exited with {result.returncode}:\n{result.stdout}{result.stderr}")
-    lines = [line.rstrip() for line in result.stdout.strip().splitlines()]
+    lines = [line.rstrip() for line in result.stdout.strip("\n").splitlines()]
     return "\n".join(["```console", f"$ {command}", *lines, "```"])
 
 

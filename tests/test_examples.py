@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from docs import readme
 from examples import verify
 from gradwright import cli
 
@@ -81,3 +83,44 @@ def test_a_tour_that_fails_would_be_noticed(tour: tuple[int, Subjects]) -> None:
     subjects = copy.deepcopy(tour[1])
     subjects[0]["ok"] = False
     assert len(verify.problems_of_tour(subjects)) == 1
+
+
+@pytest.mark.parametrize("name", verify.EXPECTED)
+def test_the_scripts_that_show_a_mistake_run(
+    name: str, broken: tuple[int, Subjects], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(verify.ROOT)
+    scripts = [row["repro"] for s in broken[1] if s["name"] == name for row in s["contracts"] if row["repro"]]
+    assert scripts
+    for script in scripts:
+        code = compile(script, f"<repro of {name}>", "exec")
+        if name == "GradientMissing":
+            with pytest.raises(RuntimeError, match="incorrect number of gradients"):
+                exec(code, {"__name__": "__main__"})
+        else:
+            exec(code, {"__name__": "__main__"})
+
+
+def test_a_surrogate_that_is_not_verified_would_be_noticed(tour: tuple[int, Subjects]) -> None:
+    subjects = copy.deepcopy(tour[1])
+    for row in (row for s in subjects if s["name"] == "RoundSTE" for row in s["contracts"]):
+        if row["id"] == "matches-surrogate":
+            row["verdict"] = "skipped"
+    assert len(verify.problems_of_tour(subjects)) == 1
+
+
+def test_the_tour_does_not_need_gradwright() -> None:
+    for path in (verify.TOUR, verify.BROKEN):
+        assert "import gradwright" not in (verify.ROOT / path).read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_what_really_happens() -> None:
+    try:
+        importlib.metadata.version("gradwright")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("pytest finds the plugin only when gradwright is installed")
+    text = readme.README.read_text(encoding="utf-8")
+    real, shown = readme.real_outputs(text), readme.shown_outputs(text)
+    assert len(shown) == 2
+    for command in shown:
+        assert readme.essence(shown[command]) == readme.essence(real[command]), "`make readme` writes the new output"

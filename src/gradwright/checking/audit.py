@@ -6,11 +6,13 @@ The Function class is subclassed and its backward watched; the user's class is n
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
@@ -99,18 +101,23 @@ def random_cotangent(case: Case, salt: str = "cotangent") -> torch.Tensor:
 def functions_in_graph(case: Case) -> list[type[Function]]:
     """Return the Function classes that a forward of the case went through, each once, in order of discovery."""
     found: list[type[Function]] = []
-    seen: set[Any] = set()
-    pending = [out.grad_fn for out in case.forward().differentiable]
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    for node in graph_nodes(case.forward().differentiable):
         function = torch_compat.node_function(node)
         if function is not None and function not in found:
             found.append(function)
-        pending += [following for following, _ in node.next_functions]
     return found
+
+
+def graph_nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
+    """Give every node of the autograd graph behind some tensors, each once."""
+    seen: set[Any] = set()
+    pending: list[Any] = [out.grad_fn for out in outputs]
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            pending += [following for following, _ in node.next_functions]
 
 
 def user_location(error: BaseException) -> str:

@@ -79,9 +79,7 @@ def element_steps(x: Tensor) -> Tensor:
     """Return the first step of each element of ``x``: 5 % of its size, or of 1e-3 of the typical size."""
     magnitude = x.to(torch.float64).abs()
     finite = magnitude[magnitude.isfinite() & (magnitude > 0)]
-    typical = float(finite.square().mean().sqrt()) if finite.numel() else 1.0
-    if not math.isfinite(typical) or typical == 0.0:
-        typical = float(finite.median()) if finite.numel() else 1.0
+    typical = _norm(finite) / math.sqrt(finite.numel()) if finite.numel() else 1.0
     return FIRST_STEP * magnitude.nan_to_num(0.0).clamp(min=FLOOR * typical)
 
 
@@ -142,7 +140,7 @@ def differentiate_sum(
     Returns:
         An estimate whose tensors have shape (1, 1).
     """
-    size = float(terms(x).nan_to_num(0.0).norm())
+    size = _norm(terms(x).nan_to_num(0.0))
 
     def total(flat: Tensor) -> Tensor:
         return terms(flat).sum().reshape(1)
@@ -339,6 +337,12 @@ def _behaviour(forward: Tensor, backward: Tensor, h: Tensor, rounding: Tensor) -
     behaviour[jump] = int(Behaviour.JUMP)
     behaviour[root] = int(Behaviour.ROOT)
     return behaviour
+
+
+def _norm(values: Tensor) -> float:
+    """Return the Euclidean norm without overflow of the squares."""
+    largest = float(values.abs().max()) if values.numel() else 0.0
+    return largest * float((values / largest).norm()) if largest else 0.0
 
 
 def one_hot(size: int, positions: Sequence[int]) -> Tensor:

@@ -77,9 +77,10 @@ class _Finder:
         self.result = Discovery()
         self.pool: dict[int, Found] = {}
         """Everything in the modules looked at, by the identity of the user's object."""
-        self.examined: dict[str, Source] = {}
-        self.whole: set[str] = set()
-        """Modules that were asked for without ``::Name``."""
+        self.examined: dict[int, Source] = {}
+        """Every module looked at, by its identity: two may have the same name."""
+        self.whole: set[int] = set()
+        """Identities of the modules that were asked for without ``::Name``."""
 
     def add_target(self, text: str) -> None:
         try:
@@ -87,15 +88,12 @@ class _Finder:
         except TargetError as error:
             self.result.problems.append(Problem(str(error)))
             return
-        listing = sources(target, seed=self.seed)
+        listing = sources(target, seed=self.seed, visit=self._examine)
         self.result.problems += listing.problems
         self.result.notes += listing.notes
-        for source in listing.sources:
-            self._examine(source)
-        names = [source.module.__name__ for source in listing.sources]
         if target.name is None:
-            self.whole.update(names)
-            self._select(found for found in self.pool.values() if found.source.module.__name__ in names)
+            self.whole |= {id(source.module) for source in listing.sources}
+            self._select(self._inside(listing.sources))
         elif listing.sources:
             self._select_named(text, target.name, listing.sources)
 
@@ -119,13 +117,13 @@ class _Finder:
                 found.declarations.clear()  # what is given on the command line replaces what the code declares
                 overridden.add(id(found))
             found.declarations.append(declaration)
-            if found.source.module.__name__ in self.whole:
+            if id(found.source.module) in self.whole:
                 self._select([found])
 
     def _examine(self, source: Source) -> None:
-        if source.module.__name__ in self.examined:
+        if id(source.module) in self.examined:
             return
-        self.examined[source.module.__name__] = source
+        self.examined[id(source.module)] = source
         for name, value in _defined(source.module):
             self._pool(value, name, source)
         for declaration in self._declarations(source.module, source.shown):
@@ -164,12 +162,12 @@ class _Finder:
             value = name
             name = getattr(value, "__qualname__", type(value).__name__)
         else:
-            for found in self.pool.values():
-                if found.source is source and name in found.names:
+            for found in self._inside([source]):
+                if name in found.names:
                     return found
             value = _attribute(source.module, name)
             if value is None:
-                flat = [f for f in self.pool.values() if f.source is source and name in map(_flat, f.names)]
+                flat = [f for f in self._inside([source]) if name in map(_flat, f.names)]
                 return flat[0] if len(flat) == 1 else None
         try:
             return self._pool(value, name, source)
@@ -211,7 +209,7 @@ class _Finder:
                 if found is not None:
                     return found
         module = name.partition(":")[0] if ":" in name else ""
-        elsewhere = bool(module) and module not in self.examined
+        elsewhere = bool(module) and module not in {source.module.__name__ for source in self.examined.values()}
         if not elsewhere and not declaration.tentative:
             self._problem_unmatched(declaration, path, self._known(self.examined.values()))
         return None
@@ -222,8 +220,7 @@ class _Finder:
                 self.result.found.append(found)
 
     def _select_named(self, text: str, name: str, looked_at: Sequence[Source]) -> None:
-        modules = {source.module.__name__ for source in looked_at}
-        inside = [found for found in self.pool.values() if found.source.module.__name__ in modules]
+        inside = self._inside(looked_at)
         chosen = [found for found in inside if name in found.names]
         chosen = chosen or [f for f in inside if name in {n.rpartition(".")[2] for n in f.names}]
         if not chosen:
@@ -238,8 +235,11 @@ class _Finder:
         self._select(chosen)
 
     def _known(self, among: Iterable[Source]) -> list[str]:
-        modules = {source.module.__name__ for source in among}
-        return [f.subject.name for f in self.pool.values() if f.source.module.__name__ in modules]
+        return [found.subject.name for found in self._inside(among)]
+
+    def _inside(self, among: Iterable[Source]) -> list[Found]:
+        modules = {id(source.module) for source in among}
+        return [found for found in self.pool.values() if id(found.source.module) in modules]
 
     def _problem_unmatched(self, declaration: Declaration, where: str, known: list[str]) -> None:
         name = declaration.target if isinstance(declaration.target, str) else repr(declaration.target)

@@ -51,24 +51,14 @@ def import_file(path: Path, shown: str | None = None, *, seed: int = 0) -> Modul
     root, name = package_of(path)
     if name is not None:
         return _import_from_package(root, name, path, shown, seed)
-    _put_first(path.parent)
-    for module in list(sys.modules.values()):
-        if _file_of(module) == path and module.__name__ in (path.stem, *_names_given.get(path, ())):
-            return module
-    name = _free_name(path.stem)
-    spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    _names_given.setdefault(path, []).append(name)
-    # Registered before it runs, as Python does: dataclasses, pickling and circular imports look it up there.
-    sys.modules[name] = module
-    try:
-        with _as_script(shown, seed):
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        sys.modules.pop(name, None)
-        raise TargetImportError(shown, error) from error
+    known = _targets.get(path)
+    if known is not None and sys.modules.get(known.__name__) is known:
+        return known
+    with _neighbours_first(path.parent) as taken:
+        module = sys.modules.get(path.stem)
+        if module is None or _file_of(module) != path:  # else it was imported by another target
+            module = _execute(path, _free_name(path.stem, taken), shown, seed)
+    _targets[path] = module
     return module
 
 
@@ -133,6 +123,22 @@ def _trim(formatted: traceback.TracebackException) -> None:
             _trim(chained)
 
 
+def _execute(path: Path, name: str, shown: str, seed: int) -> ModuleType:
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    # Registered before it runs, as Python does: dataclasses, pickling and circular imports look it up there.
+    sys.modules[name] = module
+    try:
+        with _as_script(shown, seed):
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(name, None)
+        raise TargetImportError(shown, error) from error
+    return module
+
+
 def _import_from_package(root: Path, name: str, path: Path, shown: str, seed: int) -> ModuleType:
     top = name.partition(".")[0]
     loaded = sys.modules.get(top)
@@ -143,8 +149,8 @@ def _import_from_package(root: Path, name: str, path: Path, shown: str, seed: in
                 f" ({getattr(loaded, '__file__', None) or 'built in'}); expected a name of its own; rename the package."
             )
         _forget(top)
-    _put_first(root)
-    module = import_name(name, shown, seed=seed)
+    with _neighbours_first(root):
+        module = import_name(name, shown, seed=seed)
     if path.is_file() and _file_of(module) not in (path, None):
         raise TargetError(
             f"{shown}: {name} was imported from {module.__file__} instead; expected this file; remove the other one "
@@ -155,14 +161,17 @@ def _import_from_package(root: Path, name: str, path: Path, shown: str, seed: in
 
 _directories: set[Path] = set()
 """Directories that targets were imported from."""
-_names_given: dict[Path, list[str]] = {}
-"""Names under which a file outside any package was registered."""
+_targets: dict[Path, ModuleType] = {}
+"""Modules of target files that lie in no package."""
 
 
-def _put_first(directory: Path) -> None:
-    """Put a directory first on ``sys.path``, and forget modules of earlier targets that have names of modules in it.
+@contextmanager
+def _neighbours_first(directory: Path) -> Iterator[set[str]]:
+    """Let imports find what lies in a directory first, though modules of earlier targets have the same names.
 
-    Two directories may each have a ``helper.py``; ``import helper`` in a file must find the one beside it.
+    Two directories may each have a ``helper.py``, and ``import helper`` in a file must find the one beside it. What
+    earlier targets imported is forgotten; the targets themselves, in which subjects live, step aside for the block.
+    Gives the names that are taken meanwhile.
     """
     entry = str(directory)
     if entry in sys.path:
@@ -170,11 +179,21 @@ def _put_first(directory: Path) -> None:
     sys.path.insert(0, entry)
     _directories.add(directory)
     importlib.invalidate_caches()
-    for neighbour in directory.iterdir():
+    aside: dict[str, ModuleType] = {}
+    for neighbour in directory.iterdir() if os.access(directory, os.R_OK) else ():
         name = neighbour.stem if neighbour.suffix == ".py" else neighbour.name
         loaded = sys.modules.get(name)
-        if loaded is not None and _home_of(loaded) in _directories - {directory}:
-            _forget(name)
+        if loaded is None or _home_of(loaded) not in _directories - {directory}:
+            continue
+        _forget(name)
+        if any(loaded is target for target in _targets.values()):
+            aside[name] = loaded
+            if neighbour in _targets:
+                sys.modules[name] = _targets[neighbour]
+    try:
+        yield set(aside)
+    finally:
+        sys.modules.update(aside)
 
 
 def _home_of(module: ModuleType) -> Path | None:
@@ -196,8 +215,8 @@ def _forget(top: str) -> None:
         del sys.modules[name]
 
 
-def _free_name(stem: str) -> str:
-    if stem.isidentifier() and stem not in sys.modules and stem not in sys.stdlib_module_names:
+def _free_name(stem: str, taken: set[str]) -> str:
+    if stem.isidentifier() and stem not in {*taken, *sys.modules, *sys.stdlib_module_names}:
         return stem
     number = 2
     while f"{stem}__{number}" in sys.modules:
@@ -207,10 +226,15 @@ def _free_name(stem: str) -> str:
 
 @contextmanager
 def _as_script(shown: str, seed: int) -> Iterator[None]:
-    """Let the code see itself on ``sys.argv``, without gradwright's own arguments, and draw known random numbers."""
+    """Let the code see itself on ``sys.argv``, without gradwright's own arguments, and draw known random numbers.
+
+    Targets are given relative to the working directory, so the code does not get to change it.
+    """
     arguments, sys.argv = sys.argv, [shown]
+    directory = Path.cwd()
     try:
         with fixed_random_state(seed):
             yield
     finally:
         sys.argv = arguments
+        os.chdir(directory)

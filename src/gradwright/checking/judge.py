@@ -48,9 +48,7 @@ class Tolerance:
     @classmethod
     def for_epsilon(cls, epsilon: float) -> Tolerance:
         """Scale the float64 allowance to another rounding unit."""
-        if epsilon <= 2.0**-52:
-            return cls()
-        return cls(256 * epsilon, 16 * epsilon)
+        return cls(max(cls.relative, 256 * epsilon), max(cls.of_largest, 16 * epsilon))
 
     def at(self, analytic: Tensor, numeric: Tensor, largest: float) -> Tensor:
         """Return the allowance for each entry."""

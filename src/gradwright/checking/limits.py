@@ -19,8 +19,11 @@ _SMALLEST = 1e-4  # setitimer takes 0 for "never"
 _LONGEST_IMPORT = 60.0
 
 
-class TimeLimitError(TimeoutError):
-    """The code inside :class:`time_limit` took longer than it was allowed to."""
+class TimeLimitError(BaseException):
+    """The code inside :class:`time_limit` took longer than it was allowed to.
+
+    Not an ``Exception``, like ``KeyboardInterrupt``: the code that is stopped, user's or ours, may catch those.
+    """
 
 
 def limits_are_effective() -> bool:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor
 
 from gradwright.checking.guesses import TENSOR, TENSOR_ROLES, Candidate, candidates, is_callable_by_name
-from gradwright.checking.samples import MAPPING_NAME
 from gradwright.checking.subject import Parameter, Subject
 
 Shape: TypeAlias = tuple[int, ...]
@@ -22,6 +20,8 @@ SHAPES: tuple[Shape, ...] = ((3, 4), (4,), (4, 4), (2, 3, 4), (), (2, 3, 4, 4))
 VALUES: tuple[tuple[Values, float], ...] = (("normal", 0.0), ("positive", 0.9), ("unit", 1.3))
 """Normal numbers away from 0; between 0.5 and 2; between 0.1 and 0.9."""
 _FILLED_COST = 1.4
+_MOST_COMBINATIONS = 20_000
+"""Combinations looked at for a subject, divided by their number of dimensions: most may pass no tensor."""
 _OMITTED = Candidate(0, "omitted")
 _VECTORS = frozenset({"bias", "b", "shift"})
 
@@ -35,7 +35,11 @@ class Plan:
     """One for each floating-point tensor, in order."""
     values: Values = "normal"
     dtype: torch.dtype = torch.float64
-    seed: int = 0
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells a plan from others; values are told by identity, since a default may be anything."""
+        return tuple(id(choice) for choice, _ in self.choices), self.shapes, self.values, self.dtype
 
     @property
     def is_uniform(self) -> bool:
@@ -68,18 +72,6 @@ class Plan:
         return None
 
 
-@dataclass(frozen=True)
-class Built:
-    """The values of a plan."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    leaves: tuple[Tensor, ...]
-    """The floating-point tensors, which require grad."""
-    names: tuple[str, ...]
-    """The parameter of each."""
-
-
 def best_first(subject: Subject) -> Iterator[Plan]:
     """Yield plans for a subject without end in sight, the likeliest first."""
     yield from _walk(_dimensions(subject))
@@ -95,60 +87,6 @@ def with_optional_tensors(subject: Subject) -> Iterator[Plan]:
             options[i] = tensors or options[i]
     if tuple(options) != dimensions.options:
         yield from _walk(_Dimensions(dimensions.parameters, tuple(options)))
-
-
-def build(plan: Plan, seed: int, draw: int = 0) -> Built:
-    """Make the values of a plan; other values of the same kind for each ``draw``."""
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    leaves: list[Tensor] = []
-    names: list[str] = []
-    shapes = iter(plan.shapes)
-    for position, (choice, parameter) in enumerate(plan.choices):
-        if choice.role == "omitted":
-            continue
-        generator = torch.Generator().manual_seed((seed * 1009 + position) * 7 + draw)
-        value: Any = choice.value
-        if choice.role in TENSOR_ROLES:
-            shape = next(shapes)
-            count = 1 if choice.role == "tensor" else 2
-            tensors = [_floating(shape, plan.values, plan.dtype, generator).requires_grad_() for _ in range(count)]
-            leaves += tensors
-            names += [parameter.name] * count
-            value = tensors[0] if choice.role == "tensor" else choice.value(tensors)
-        elif choice.role != "value":
-            value = _discrete(choice, plan.shapes[0] if plan.shapes else (3,), generator)
-        if parameter.kind == "keyword":
-            kwargs[parameter.name] = value
-        else:
-            args.append(value)
-    return Built(tuple(args), kwargs, tuple(leaves), tuple(names))
-
-
-def written(subject: Subject, plan: Plan | None, constants: Iterable[str]) -> str:
-    """Write a plan as a line of Python that declares it as a sample."""
-    if plan is None:
-        names = [p.name for p in subject.parameters or () if p.required]
-        choices = tuple((TENSOR, Parameter(name)) for name in names) or ((TENSOR, Parameter("x")),)
-        plan = Plan(choices, (SHAPES[0],) * len(choices))
-    args, kwargs, names = [], [], []
-    shapes = iter(plan.shapes)
-    constants = set(constants)
-    for choice, parameter in plan.choices:
-        if choice.role == "omitted":
-            continue
-        text = _text(choice, next(shapes) if choice.role in TENSOR_ROLES else plan.shapes[:1], plan)
-        if choice.role == "tensor" and constants and parameter.name not in constants:
-            text += ".requires_grad_()"
-        names.append(parameter.name)
-        if parameter.kind == "keyword":
-            kwargs.append(f'"{parameter.name}": {text}')
-        else:
-            args.append(text)
-    sample = f"({', '.join(args)}{',' if len(args) == 1 else ''})"
-    if kwargs:
-        sample = f'{{"args": {sample}, "kwargs": {{{", ".join(kwargs)}}}}}'
-    return f'{MAPPING_NAME} = {{"{subject.name}": {sample}}}  # {", ".join(names)}'
 
 
 @dataclass(frozen=True)
@@ -168,7 +106,7 @@ def _dimensions(subject: Subject) -> _Dimensions:
     options: list[tuple[Candidate, ...]] = []
     for position, parameter in enumerate(parameters):
         guesses = [_distinct(guess, position) for guess in candidates(subject, parameter)]
-        default = Candidate(_FILLED_COST, "value", parameter.default)
+        default = Candidate(_FILLED_COST, "value", parameter.default, from_annotation=True)  # the author's own
         if parameter.kind == "variadic":
             options.append((TENSOR, _OMITTED.dearer(3.0)) if lonely else (_OMITTED, TENSOR.dearer(1.0)))
         elif parameter.required:
@@ -206,7 +144,9 @@ def _walk(dimensions: _Dimensions) -> Iterator[Plan]:
     start = (0,) * (len(dimensions.options) + 2)
     heap = [(0.0, start)]
     seen = {start}
-    while heap:
+    for _ in range(max(_MOST_COMBINATIONS // len(start), 300)):
+        if not heap:
+            return
         _, place = heapq.heappop(heap)
         chosen = _chosen(dimensions, place)
         plan = None if chosen is None else _plan(dimensions, place, chosen)
@@ -297,51 +237,3 @@ def _schemes(names: tuple[str, ...]) -> list[tuple[float, tuple[Shape, ...]]]:
     for cost, shapes in sorted(schemes):
         kept.setdefault(shapes, cost)
     return [(cost, shapes) for shapes, cost in kept.items()]
-
-
-def _floating(shape: Shape, values: Values, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    if values == "normal":
-        tensor = torch.randn(shape, dtype=torch.float64, generator=generator)
-        tensor = tensor + 0.1 * torch.sign(tensor)  # away from the kink that so many functions have at 0
-    else:
-        tensor = torch.rand(shape, dtype=torch.float64, generator=generator)
-        tensor = 0.5 + 1.5 * tensor if values == "positive" else 0.1 + 0.8 * tensor
-    return tensor.to(dtype)
-
-
-def _discrete(choice: Candidate, first: Shape, generator: torch.Generator) -> Tensor:
-    if choice.role == "mask":
-        return torch.rand(first, generator=generator) > 0.4
-    # Below every size of the small shapes, so that they are valid indices whatever they index.
-    return torch.randint(0, _below(first), _index_shape(choice, first), generator=generator)
-
-
-def _below(first: Shape) -> int:
-    return min([*first, 3]) if first else 1
-
-
-def _index_shape(choice: Candidate, first: Shape) -> Shape:
-    return {"index": first[:1], "index like x": first, "index of rows": first[:-1]}[choice.role]
-
-
-def _text(choice: Candidate, shape: Any, plan: Plan) -> str:
-    first = plan.shapes[0] if plan.shapes else (3,)
-    if choice.role == "value":
-        return repr(choice.value)
-    if choice.role == "mask":
-        return f"torch.rand({_sizes(first)}) > 0.4"
-    if choice.role not in TENSOR_ROLES:
-        return f"torch.randint({_below(first)}, {_index_shape(choice, first)})"
-    text = {
-        "normal": f"torch.randn({_sizes(shape)}, dtype={plan.dtype})",
-        "positive": f"(0.5 + 1.5 * torch.rand({_sizes(shape)}, dtype={plan.dtype}))",
-        "unit": f"(0.1 + 0.8 * torch.rand({_sizes(shape)}, dtype={plan.dtype}))",
-    }[plan.values]
-    if choice.role == "tensors":
-        text = f"{text}, {text}"
-        return f"({text})" if choice.value is tuple else f"[{text}]"
-    return text
-
-
-def _sizes(shape: Shape) -> str:
-    return ", ".join(map(str, shape)) if shape else "()"

@@ -81,7 +81,7 @@ def _subject(subject: Subject) -> tuple[list[str], str]:
     apply = ".apply" if subject.kind == "Function" else ""
     module = getattr(target, "__module__", None)
     name = variable(qualname.rpartition(".")[2])
-    if subject.kind in ("custom op", "module") or "<" in qualname or not module:
+    if subject.kind in ("custom op", "module") or "<" in qualname or not module or "<" in module:
         return ["import torch", f"# run this below the definition of {subject.name}"], variable(subject.name) + apply
     if subject.file is not None and Path(subject.file).is_file() and not _importable(module, subject.file):
         outer, _, inner = qualname.partition(".")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
 from gradwright.checking.importing import Problem, TargetImportError, import_file, import_name, package_of
-from gradwright.errors import TargetError, did_you_mean
+from gradwright.errors import TargetError, describe_exception, did_you_mean
 
 _PASSED_OVER = frozenset({"conftest", "setup", "__main__", "test", "tests"})
 _NOT_ENTERED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages"})
@@ -56,6 +57,13 @@ def parse_target(text: str) -> Target:
             f"{text}: not a target; expected FILE.py, a directory or a module, with ::Name if only one is wanted."
         )
     path = Path(place)
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise TargetError(
+                f"{place}: cannot be read: {describe_exception(error)}; expected a path or module."
+            ) from None
     if path.is_dir() or (path.is_file() and path.suffix == ".py"):
         return Target(text, path=path, name=name or None)
     if path.is_file():
@@ -69,10 +77,16 @@ def parse_target(text: str) -> Target:
     return Target(text, module=place, name=name or None)
 
 
-def sources(target: Target, *, seed: int = 0) -> Listing:
-    """Import everything a target stands for. Faults of the user's code become problems."""
+def sources(target: Target, *, seed: int = 0, visit: Callable[[Source], None] = lambda source: None) -> Listing:
+    """Import everything a target stands for. Faults of the user's code become problems.
+
+    Arguments:
+        target: what to import.
+        seed: of the random numbers that are drawn meanwhile.
+        visit: called with each module as soon as it is imported, while it is the one of its name.
+    """
     listing = Listing()
-    walk = _Walk(listing, seed)
+    walk = _Walk(listing, seed, visit)
     if target.module is not None:
         walk.module(target.module)
     elif target.path is not None and target.path.is_dir():
@@ -104,27 +118,28 @@ def shown_path(file: str | None, source: Source) -> str | None:
 class _Walk:
     """Imports modules one by one into a listing."""
 
-    def __init__(self, listing: Listing, seed: int) -> None:
+    def __init__(self, listing: Listing, seed: int, visit: Callable[[Source], None]) -> None:
         self.listing = listing
         self.seed = seed
+        self.visit = visit
         self.passed_over: list[str] = []
         self.missing: dict[str, list[str]] = {}
         """Libraries that submodules of a package need and that are not installed."""
 
     def file(self, path: Path, shown: str) -> None:
         with self._problems():
-            self.listing.sources.append(Source(import_file(path, shown, seed=self.seed), shown))
+            self._add(import_file(path, shown, seed=self.seed), shown)
 
     def directory(self, path: Path, shown: str) -> None:
         _, name = package_of(path.resolve())
         if name is not None:
             with self._problems():
-                package = import_file(path / "__init__.py", os.path.join(shown, "__init__.py"), seed=self.seed)  # noqa: PTH118 - "." stays
-                self.listing.sources.append(Source(package, os.path.join(shown, "__init__.py")))  # noqa: PTH118
+                package = import_file(path / "__init__.py", _below(shown, "__init__.py"), seed=self.seed)
+                self._add(package, _below(shown, "__init__.py"))
                 self._submodules(package, shown)
             return
         for entry in _listdir(path):
-            inner = os.path.join(shown, entry.name) if shown != "." else entry.name  # noqa: PTH118
+            inner = _below(shown, entry.name)
             if entry.is_file() and entry.suffix == ".py":
                 if self._is_wanted(entry.stem, inner):
                     self.file(entry, inner)
@@ -139,14 +154,19 @@ class _Walk:
                 if isinstance(error, TargetImportError):
                     raise
                 raise TargetError(str(error) + _suggestion(name)) from None
-            self.listing.sources.append(Source(module, _module_file(module)))
+            self._add(module, _module_file(module))
             if hasattr(module, "__path__"):
                 self._submodules(module, None)
+
+    def _add(self, module: ModuleType, shown: str) -> None:
+        source = Source(module, shown)
+        self.listing.sources.append(source)
+        self.visit(source)
 
     def _submodules(self, package: ModuleType, shown: str | None) -> None:
         for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda info: info.name):
             name = f"{package.__name__}.{info.name}"
-            inner = None if shown is None else os.path.join(shown, info.name)  # noqa: PTH118
+            inner = None if shown is None else _below(shown, info.name)
             if not self._is_wanted(info.name, name):
                 continue
             with self._problems():
@@ -157,7 +177,7 @@ class _Walk:
                 if module is None:
                     continue
                 file = _module_file(module) if inner is None else inner + ("/__init__.py" if info.ispkg else ".py")
-                self.listing.sources.append(Source(module, file))
+                self._add(module, file)
                 if info.ispkg:
                     self._submodules(module, inner)
 
@@ -232,6 +252,10 @@ def _relative(file: Path, module: str | None = None) -> str:
     module = module or package_of(file)[1] or file.stem
     path = module.replace(".", "/")
     return f"{path}/__init__.py" if file.stem == "__init__" else f"{path}.py"
+
+
+def _below(shown: str, name: str) -> str:
+    return name if shown == "." else str(Path(shown) / name)
 
 
 def _few(names: list[str]) -> str:

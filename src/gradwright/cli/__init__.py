@@ -1,6 +1,7 @@
 """The command line: ``gradwright check`` and ``gradwright explain``, one file for each command.
 
-Exit status: 0 nothing failed, 1 findings, 2 the command could not do its work, 5 nothing was discovered, 130 interrupted.
+Exit status: 0 nothing failed, 1 findings, 2 the command could not do its work, 5 nothing was discovered, 130
+interrupted.
 Nothing here imports torch until a command needs it, so that ``--help``, ``--version`` and mistyped options are quick.
 """
 

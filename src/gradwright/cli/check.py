@@ -79,7 +79,8 @@ def _check_one(found: Found, options: argparse.Namespace, observe: Observe) -> t
     """Check one subject; the second value tells whether something that was asked for could not be done."""
     if found.sample_error is not None:
         return _not_checked(found, found.sample_error), True
-    samples, notes, guessed = list(found.samples), (), not found.samples
+    samples, guessed = list(found.samples), not found.samples
+    notes: Sequence[str] = ()
     if guessed:
         observe("looking for inputs")
         synthesis = synthesise(found.subject, options.seed)
@@ -97,8 +98,8 @@ def _check_one(found: Found, options: argparse.Namespace, observe: Observe) -> t
         return _not_checked(found, error), found.named or not guessed
     except Exception as error:
         reason = (
-            f"{found.subject.name}: gradwright itself failed with {describe_exception(error)}; expected a verdict; this "
-            "is a fault in gradwright: please report it with the traceback that --verbose shows."
+            f"{found.subject.name}: gradwright itself failed with {describe_exception(error)}; expected a verdict; "
+            "please report this fault of gradwright's with the traceback that --verbose shows."
         )
         return _not_checked(found, reason, trace="".join(traceback.format_exception(error))), True
 
@@ -174,7 +175,8 @@ def _write_files(outcome: _Outcome, options: argparse.Namespace) -> None:
             else:
                 html.write_html(outcome.entries, Path(path))
         except OSError as error:
-            print(f"{option}: {path} cannot be written: {describe_exception(error)}; give another file.", file=sys.stderr)
+            message = f"{option}: {path} cannot be written: {describe_exception(error)}; give another file."
+            print(message, file=sys.stderr)
             outcome.broken = True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pkgutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gradwright.typing import LEVELS
 def add_check_options(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gradwright check``."""
     parser.add_argument(
-        "targets", nargs="+", metavar="TARGET", help="FILE.py, a directory or package.module, with ::Name for one subject"
+        "targets", nargs="+", metavar="TARGET", help="FILE.py, a directory or package.module; ::Name for one subject"
     )
     parser.add_argument("--level", choices=LEVELS, default="standard", help="how much work to do (default: standard)")
     parser.add_argument("--only", action="append", metavar="ID,...", help="examine these contracts instead of all")
@@ -53,5 +54,6 @@ def contract_ids() -> list[str]:
 def _refuse_unwritable(parser: argparse.ArgumentParser, option: str, path: Path) -> None:
     if path.is_dir():
         parser.error(f"{option}: {path} is a directory; expected a file to write; give a file name.")
-    if not path.parent.is_dir():
-        parser.error(f"{option}: there is no directory {path.parent}; expected one to write to; make it first.")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())  # what is missing will be made
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        parser.error(f"{option}: {path} cannot be written: {folder} is not a directory open to you; give another file.")

@@ -33,6 +33,7 @@ from gradwright.checking.guards import without_gradients
 from gradwright.checking.report import Finding, Outcome, Where
 
 RELATIVE, OF_LARGEST = 1e-11, 1e-12
+"""Allowances in float64, as a fraction of the terms compared and of the largest entry; wider in lower precision."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Deviation:
 
     got: Tensor
     want: Tensor
+    size: Tensor
+    """Magnitude of the terms that were compared, which a cancelling sum may lack."""
     allowed: Tensor
 
     @property
@@ -69,24 +72,23 @@ def examine(case: Case) -> Outcome:
 
     at_v, at_w, at_zero = rule(v), rule(w), rule(torch.zeros_like(v))
     largest = float(join([at_v, at_w]).nan_to_num(0.0, 0.0, 0.0).abs().max())
-    relative = min(RELATIVE * max(1.0, case.epsilon / 2.0**-52), 64 * case.epsilon)
-    of_largest = min(OF_LARGEST * max(1.0, case.epsilon / 2.0**-52), 16 * case.epsilon)
+    relative, of_largest = max(RELATIVE, 64 * case.epsilon), max(OF_LARGEST, 16 * case.epsilon)
 
-    def against(got: Tensor, want: Tensor, scale: float = 1.0) -> Deviation:
-        size = want.nan_to_num(0.0, 0.0, 0.0).abs()
-        return Deviation(got, want, relative * size + of_largest * abs(scale) * largest + 1e-300)
+    def against(got: Tensor, want: Tensor, size: Tensor, scale: float = 1.0) -> Deviation:
+        size = size.nan_to_num(0.0, 0.0, 0.0).abs()
+        return Deviation(got, want, size, relative * size + of_largest * abs(scale) * largest + 1e-300)
 
     # Where the derivative itself is infinite, zero times infinity is no fault of the rule.
-    zero = against(torch.where(at_v.isfinite(), at_zero, 0.0), torch.zeros_like(at_zero))
+    zero = against(torch.where(at_v.isfinite(), at_zero, 0.0), torch.zeros_like(at_zero), at_v)
     if zero.broken:
         return _report(case, v * 0, zero, *_not_zero_at_zero(at_zero, at_v))
     small = 2.0**-4 if case.epsilon > 1e-4 else 2.0**-20
     scaled = {s: rule(s * v) for s in (-1.0, 2.0**10, small)}
     for s, at_scaled in scaled.items():
-        deviation = against(at_scaled, s * at_v, s)
+        deviation = against(at_scaled, s * at_v, s * at_v, s)
         if deviation.broken:
             return _report(case, s * v, deviation, *_not_homogeneous(s, at_v, scaled))
-    total = against(rule(v + w), at_v + at_w)
+    total = against(rule(v + w), at_v + at_w, at_v.abs() + at_w.abs())
     if total.broken:
         return _report(case, v + w, total, *_not_additive(total))
     return Outcome(
@@ -143,12 +145,12 @@ def _not_homogeneous(s: float, at_v: Tensor, scaled: dict[float, Tensor]) -> tup
 
 
 def _not_additive(total: Deviation) -> tuple[str, str]:
-    relative = (total.got - total.want).abs() / total.want.abs().clamp(min=1e-300)
+    relative = (total.got - total.want).abs() / total.size.clamp(min=1e-300)
     worst = float(relative[total.excess > 1].max())
     for dtype, unit in (("float32", 2.0**-24), ("float16", 2.0**-11), ("bfloat16", 2.0**-8)):
-        if worst <= 16 * unit:
+        if worst <= 2 * unit:
             return (
-                f"grad_output is rounded to {dtype} on its way: B(v + w) and B(v) + B(w) differ by {worst:.1e}.",
+                f"grad_output is rounded to {dtype} on its way: B(v + w) and B(v) + B(w) differ by a relative {worst:.1e}.",
                 f"look for a cast of grad_output to {dtype}.",
             )
     return (

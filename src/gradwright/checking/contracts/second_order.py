@@ -26,8 +26,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradwright import torch_compat
 from gradwright.checking import repro
-from gradwright.checking.audit import random_cotangent
+from gradwright.checking.audit import graph_nodes, random_cotangent
 from gradwright.checking.case import Case, Pass
 from gradwright.checking.contracts import contract
 from gradwright.checking.differences import FIRST_STEP, Behaviour, Estimate, differentiate_sum, element_steps
@@ -101,6 +102,8 @@ def _double_backward(case: Case, v: Tensor, weights: list[Tensor]) -> tuple[list
         total = _weighted(case, first, weights)
         if not total.requires_grad:
             return None
+        if any(torch_compat.is_delayed_error(node) for node in graph_nodes([total])):
+            raise RuntimeError("once_differentiable")  # the node has no edges, so that `grad` would walk past it
         gradients = torch.autograd.grad(total, [*run.inputs, *cotangents], allow_unused=True)
     inputs, rest = gradients[: len(run.inputs)], gradients[len(run.inputs) :]
     return case.flatten_inputs(inputs), case.flatten_outputs(rest)

@@ -1,0 +1,129 @@
+"""The values of a plan, and the line of Python that declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwright.checking.guesses import TENSOR, TENSOR_ROLES, Candidate
+from gradwright.checking.plans import SHAPES, Plan, Shape, Values
+from gradwright.checking.samples import MAPPING_NAME
+from gradwright.checking.subject import Parameter, Subject
+
+
+@dataclass(frozen=True)
+class Built:
+    """The values of a plan."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    leaves: tuple[Tensor, ...]
+    """The floating-point tensors, which require grad."""
+    names: tuple[str, ...]
+    """The parameter of each."""
+
+
+def build(plan: Plan, seed: int, draw: int = 0) -> Built:
+    """Make the values of a plan; other values of the same kind for each ``draw``."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    leaves: list[Tensor] = []
+    names: list[str] = []
+    shapes = iter(plan.shapes)
+    for position, (choice, parameter) in enumerate(plan.choices):
+        if choice.role == "omitted":
+            continue
+        generator = torch.Generator().manual_seed((seed * 1009 + position) * 7 + draw)
+        value: Any = choice.value
+        if choice.role in TENSOR_ROLES:
+            shape = next(shapes)
+            count = 1 if choice.role == "tensor" else 2
+            tensors = [_floating(shape, plan.values, plan.dtype, generator).requires_grad_() for _ in range(count)]
+            leaves += tensors
+            names += [parameter.name] * count
+            value = tensors[0] if choice.role == "tensor" else choice.value(tensors)
+        elif choice.role != "value":
+            value = _discrete(choice, plan.shapes[0] if plan.shapes else (3,), generator)
+        if parameter.kind == "keyword":
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    return Built(tuple(args), kwargs, tuple(leaves), tuple(names))
+
+
+def written(subject: Subject, plan: Plan | None, constants: Iterable[str]) -> str:
+    """Write a plan as a line of Python that declares it as a sample."""
+    if plan is None:
+        names = [p.name for p in subject.parameters or () if p.required]
+        choices = tuple((TENSOR, Parameter(name)) for name in names) or ((TENSOR, Parameter("x")),)
+        plan = Plan(choices, (SHAPES[0],) * len(choices))
+    args, kwargs, names = [], [], []
+    shapes = iter(plan.shapes)
+    constants = set(constants)
+    for choice, parameter in plan.choices:
+        if choice.role == "omitted":
+            continue
+        text = _text(choice, next(shapes) if choice.role in TENSOR_ROLES else plan.shapes[:1], plan)
+        if choice.role == "tensor" and constants and parameter.name not in constants:
+            text += ".requires_grad_()"
+        names.append(parameter.name)
+        if parameter.kind == "keyword":
+            kwargs.append(f'"{parameter.name}": {text}')
+        else:
+            args.append(text)
+    sample = f"({', '.join(args)}{',' if len(args) == 1 else ''})"
+    if kwargs:
+        sample = f'{{"args": {sample}, "kwargs": {{{", ".join(kwargs)}}}}}'
+    return f'{MAPPING_NAME} = {{"{subject.name}": {sample}}}  # {", ".join(names)}'
+
+
+def _floating(shape: Shape, values: Values, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    if values == "normal":
+        tensor = torch.randn(shape, dtype=torch.float64, generator=generator)
+        tensor = tensor + 0.1 * torch.sign(tensor)  # away from the kink that so many functions have at 0
+    else:
+        tensor = torch.rand(shape, dtype=torch.float64, generator=generator)
+        tensor = 0.5 + 1.5 * tensor if values == "positive" else 0.1 + 0.8 * tensor
+    return tensor.to(dtype)
+
+
+def _discrete(choice: Candidate, first: Shape, generator: torch.Generator) -> Tensor:
+    if choice.role == "mask":
+        return torch.rand(first, generator=generator) > 0.4
+    # Below every size of the small shapes, so that they are valid indices whatever they index.
+    return torch.randint(0, _below(first), _index_shape(choice, first), generator=generator)
+
+
+def _below(first: Shape) -> int:
+    return min([*first, 3]) if first else 1
+
+
+def _index_shape(choice: Candidate, first: Shape) -> Shape:
+    return {"index": first[:1], "index like x": first, "index of rows": first[:-1]}[choice.role]
+
+
+def _text(choice: Candidate, shape: Any, plan: Plan) -> str:
+    first = plan.shapes[0] if plan.shapes else (3,)
+    if choice.role == "value":
+        return repr(choice.value)
+    if choice.role == "mask":
+        return f"torch.rand({_sizes(first)}) > 0.4"
+    if choice.role not in TENSOR_ROLES:
+        return f"torch.randint({_below(first)}, {_index_shape(choice, first)})"
+    text = {
+        "normal": f"torch.randn({_sizes(shape)}, dtype={plan.dtype})",
+        "positive": f"(0.5 + 1.5 * torch.rand({_sizes(shape)}, dtype={plan.dtype}))",
+        "unit": f"(0.1 + 0.8 * torch.rand({_sizes(shape)}, dtype={plan.dtype}))",
+    }[plan.values]
+    if choice.role == "tensors":
+        text = f"{text}, {text}"
+        return f"({text})" if choice.value is tuple else f"[{text}]"
+    return text
+
+
+def _sizes(shape: Shape) -> str:
+    return ", ".join(map(str, shape)) if shape else "()"

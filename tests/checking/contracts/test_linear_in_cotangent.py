@@ -1,0 +1,86 @@
+"""linear-in-cotangent: each way of not being linear is found and named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradwright as gw
+from gradwright.checking.report import ContractResult
+from tests.subjects import Exp, Linear, RoundSTE, SinCos, variant, x
+
+
+def result(target: Any, *inputs: Any) -> ContractResult:
+    return gw.check(target, *inputs, only="linear-in-cotangent", seed=0)["linear-in-cotangent"]
+
+
+def using(change: Any) -> Any:
+    """An exponential whose backward sees a changed cotangent."""
+    return variant(Exp, "Changed", backward=lambda ctx, g: change(g) * ctx.saved_tensors[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex128])
+def test_right_ones_pass_in_every_dtype(dtype: torch.dtype) -> None:
+    t = torch.randn(4, dtype=dtype)
+    assert result(torch.sin, t).verdict == "pass"
+    if not dtype.is_complex:
+        assert result(Exp, t).verdict == "pass"
+
+
+def test_right_ones_pass() -> None:
+    assert result(RoundSTE, x(3)).verdict == "pass"
+    assert result(Linear, x(2, 3), x(4, 3), x(4)).verdict == "pass"
+    assert result(torch.sqrt, torch.tensor([0.0, 1.0], dtype=torch.float64)).verdict == "pass", "0 times inf is no fault"
+    assert result(lambda t: t.logcumsumexp(0), x(50) * 30).verdict == "pass"
+    assert result(lambda t: t.float().sin().double(), x(20)).verdict == "pass", "rounding of a float32 forward"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (torch.ones_like, "the factor grad_output is missing"),
+        (lambda g: g + 1, "a term is added that does not contain grad_output"),
+        (torch.abs, "the same for v and -v"),
+        (lambda g: g * g, "the same for v and -v"),
+        (torch.relu, "positive and negative grad_output differently"),
+        (torch.sign, "only on its sign or direction"),
+        (lambda g: g / (g.norm() + 1e-300), "only on its sign or direction"),
+        (lambda g: g.clamp(-2, 2), "limits large incoming gradients"),
+        (lambda g: torch.where(g.abs() < 1e-4, 0.0, g), "loses small incoming gradients"),
+        (lambda g: g.float().double(), "rounded to float32"),
+        (lambda g: g.bfloat16().double(), "rounded to bfloat16"),
+        (lambda g: g * (0.0 / g), "NaN for a zero incoming gradient"),
+    ],
+)
+def test_broken_ones_are_named(change: Any, words: str) -> None:
+    found = result(using(change), x(5))
+    assert found.verdict == "fail"
+    (finding,) = found.findings
+    assert words in finding.message
+    assert finding.hint
+    assert finding.where is not None
+    assert finding.where.input == "x"
+
+
+def test_product_of_two_incoming_gradients() -> None:
+    def backward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        (t,) = ctx.saved_tensors
+        return a * t.cos() - b * t.sin() + a * a * b / (a * a + b * b + 1e-300)
+
+    found = result(variant(SinCos, "Mixed", backward=backward), x(5))
+    assert found.verdict == "fail"
+    assert "non-linearly" in found.message
+
+
+def test_one_deviating_element_is_enough() -> None:
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        grad = g * ctx.saved_tensors[0]
+        grad[1] = grad[1].abs()
+        return grad
+
+    finding = result(variant(Exp, "One", backward=backward), x(5)).findings[0]
+    assert finding.where is not None
+    assert finding.where.index == (1,)

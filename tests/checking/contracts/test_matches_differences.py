@@ -1,0 +1,238 @@
+"""matches-differences: wrong gradients are found and explained, awkward but right ones are not accused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+import gradwright as gw
+from gradwright.checking.report import ContractResult
+from tests.subjects import (
+    ClassMethods,
+    ComplexSquare,
+    Exp,
+    Gather,
+    InPlaceDouble,
+    Linear,
+    NewStyleScale,
+    NumpySquare,
+    RoundSTE,
+    Scale,
+    SinCos,
+    variant,
+    x,
+)
+
+F = torch.nn.functional
+
+
+def result(target: Any, *inputs: Any, **options: Any) -> ContractResult:
+    id = "matches-differences"
+    return gw.check(target, *inputs, only=id, seed=0, **options)[id]
+
+
+def t(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+RIGHT: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "old style": (Exp, (x(3, 4),)),
+    "two outputs": (SinCos, (x(3),)),
+    "new style": (NewStyleScale, (x(3), 3)),
+    "python number": (Scale, (x(3), 3)),
+    "class methods": (ClassMethods, (x(3, 4),)),
+    "NumPy": (NumpySquare, (x(3),)),
+    "several inputs": (Linear, (x(2, 3), x(4, 3), x(4))),
+    "integer second input": (Gather, (x(5), torch.tensor([0, 2, 2]))),
+    "declared in place": (InPlaceDouble, (x(3),)),
+    "complex": (ComplexSquare, (torch.randn(3, dtype=torch.complex128),)),
+    "complex to real": (torch.abs, (torch.randn(3, dtype=torch.complex128),)),
+    "real to complex": (torch.fft.rfft, (x(6),)),
+    "relu at 0": (torch.relu, (t(0.0, 1.0, -1.0),)),
+    "relu near 0": (torch.relu, (t(3e-7, 1.0),)),
+    "abs at 0": (torch.abs, (t(0.0, 1.0),)),
+    "clamp at its bounds": (lambda a: a.clamp(0, 1), (t(0.0, 1.0, 0.5, 2.0),)),
+    "hardswish at its bounds": (F.hardswish, (t(-3.0, 3.0, 0.0),)),
+    "tied max": (lambda a: a.max(), (t(1.0, 1.0, 0.0),)),
+    "tied amax": (lambda a: a.amax(), (t(1.0, 1.0, 0.0),)),
+    "norm at 0": (lambda a: a.norm(), (t(0.0, 0.0),)),
+    "close values sorted": (lambda a: a.sort()[0], (t(1.0, 1 + 5e-7, 3.0),)),
+    "sqrt at 1e-7": (torch.sqrt, (t(1e-7, 1.0),)),
+    "sqrt at 0": (torch.sqrt, (t(0.0, 1.0),)),
+    "log at 1e-7": (torch.log, (t(1e-7, 1.0),)),
+    "reciprocal at 1e-5": (torch.reciprocal, (t(1e-5, 1.0),)),
+    "2x at 1e8": (lambda a: 2 * a, (t(1e8, 1.0),)),
+    "square at 1e8 and 1e-8": (lambda a: a * a, (t(1e8, 1.0, 1e-8),)),
+    "offset of 1e8": (lambda a: a.sin() + 1e8, (x(3),)),
+    "fast oscillation": (lambda a: torch.sin(1e5 * a), (x(3),)),
+    "erfinv near its end": (torch.erfinv, (t(1 - 1e-7, 0.2),)),
+    "ill-conditioned inverse": (torch.linalg.inv, (torch.diag(t(1.0, 1e-8)) + 1e-9 * x(2, 2),)),
+    "eigenvalues": (lambda a: torch.linalg.eigvalsh(a + a.t()), (x(4, 4),)),
+    "float32": (torch.sin, (torch.randn(4),)),
+    "float16": (torch.sin, (torch.randn(4).half(),)),
+    "bfloat16": (torch.tanh, (torch.randn(4).bfloat16(),)),
+    "float32 inside": (lambda a: a.float().sin().double(), (x(4),)),
+    "transposed and sliced": (torch.sin, (x(4, 6).t()[1:, ::2],)),
+    "expanded": (torch.sin, (x(1, 3).expand(4, 3),)),
+    "empty": (torch.sin, (x(0, 3),)),
+    "0-dim": (torch.sin, (t(0.3)[0],)),
+    "tiny scale": (lambda a: a * 1e-30, (x(3),)),
+    "huge scale": (lambda a: a * 1e200, (x(3),)),
+    "underflow": (lambda a: (a * 1e-160) ** 2, (x(3),)),
+    "product with zeros": (lambda a: a.cumprod(0), (t(1.0, 0.0, 2.0, 0.0, 3.0),)),
+    "dropout": (lambda a: F.dropout(a, 0.5), (x(8),)),
+    "batch norm": (torch.nn.BatchNorm1d(3).double(), (x(5, 3),)),
+    "list of tensors": (lambda parts: sum(parts), ([x(2), x(2)],)),
+    "max pool": (lambda a: F.max_pool2d(a, 2), (x(1, 1, 4, 4),)),
+    "large": (torch.exp, (x(5000),)),
+    "large relu": (torch.relu, (x(5000),)),
+    "large float32": (torch.tanh, (torch.randn(3000),)),
+    "derivative zero almost everywhere": (torch.round, (x(5),)),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_ones_are_not_accused(name: str) -> None:
+    target, inputs = RIGHT[name]
+    found = result(target, *inputs)
+    assert found.verdict == "pass", found.message
+    assert not found.findings
+
+
+def test_hopeless_steps_are_unresolved_not_wrong() -> None:
+    assert result(torch.sin, t(1e10)).verdict == "unresolved"
+
+
+def test_kinks_are_counted_in_the_message() -> None:
+    assert "1 at a kink" in result(torch.relu, t(0.0, 1.0)).message
+
+
+@pytest.mark.parametrize("n", [4, 5000])
+@pytest.mark.parametrize(
+    "change",
+    [lambda grad: -grad, lambda grad: 2 * grad, lambda grad: grad * (1 + 1e-6), lambda grad: 0 * grad],
+    ids=["sign", "factor", "small relative error", "zeros"],
+)
+def test_wrong_ones_are_found_dense_and_projected(change: Any, n: int) -> None:
+    wrong = variant(Exp, "Wrong", backward=lambda ctx, g: change(g * ctx.saved_tensors[0]))
+    found = result(wrong, x(n))
+    assert found.verdict == "fail"
+    finding = found.findings[0]
+    assert finding.where is not None
+    assert finding.where.input == "x"
+    assert finding.analytic is not None
+    assert finding.numeric is not None
+    assert finding.error_bar is not None
+    assert abs(finding.analytic - finding.numeric) > finding.error_bar
+
+
+def test_small_scale_hides_nothing() -> None:
+    class Tiny(Function):
+        @staticmethod
+        def forward(ctx: Any, a: Tensor) -> Tensor:
+            return a * 1e-6
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g * 0
+
+    assert result(Tiny, x(3)).verdict == "fail"
+
+
+def test_conjugate_missing() -> None:
+    wrong = variant(ComplexSquare, "W", backward=lambda ctx, g: g * 2 * ctx.saved_tensors[0])
+    assert result(wrong, torch.randn(3, dtype=torch.complex128)).verdict == "fail"
+
+
+def test_wrong_subgradient_at_a_kink() -> None:
+    class Relu(Function):
+        @staticmethod
+        def forward(ctx: Any, a: Tensor) -> Tensor:
+            ctx.save_for_backward(a)
+            return a.relu()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (a,) = ctx.saved_tensors
+            return g * torch.where(a == 0, 2.0, (a > 0).to(a.dtype))
+
+    found = result(Relu, t(0.0, 1.0))
+    assert found.verdict == "fail"
+    assert "every value from" in found.findings[0].message
+
+
+def test_each_wrong_input_has_a_finding() -> None:
+    wrong = variant(Linear, "W", backward=lambda ctx, g: (-g @ ctx.saved_tensors[1], None, g.sum(0)))
+    found = result(wrong, x(2, 3), x(4, 3), x(4))
+    assert [f.where.input for f in found.findings if f.where] == ["x", "w"]
+
+
+def test_gradient_lost_by_detaching_the_output() -> None:
+    found = result(lambda a: a.detach() * 2, x(3))
+    assert found.verdict == "fail"
+    assert "no output requires grad, although the output moves with `a`" in found.message
+    assert result(lambda a: a.detach().round(), t(0.2, 0.1)).verdict == "pass"
+
+
+def test_backward_that_raises_is_reported_with_its_place() -> None:
+    def raising(ctx: Any, g: Tensor) -> Any:
+        return g * ctx.not_there
+
+    found = result(variant(Exp, "Raising", backward=raising), x(3))
+    assert found.verdict == "fail"
+    assert "AttributeError" in found.message
+    assert "of test_matches_differences.py" in found.message
+
+
+def test_forward_only_is_unsupported() -> None:
+    class ForwardOnly(Function):
+        @staticmethod
+        def forward(ctx: Any, a: Tensor) -> Tensor:
+            return a * 2
+
+    assert result(ForwardOnly, x(3)).verdict == "unsupported"
+
+
+def test_random_forward_is_not_judged() -> None:
+    state = {"n": 0}
+
+    def counting(a: Tensor) -> Tensor:
+        state["n"] += 1
+        return a * state["n"]
+
+    found = result(counting, x(3))
+    assert found.verdict == "unresolved"
+    assert "different outputs" in found.message
+
+
+def test_low_precision_is_judged_on_its_twin() -> None:
+    assert "float64 twin" in result(torch.sin, torch.randn(4)).message
+    wrong = variant(Exp, "Wrong", backward=lambda ctx, g: g * ctx.saved_tensors[0] * 1.00001)
+    assert result(wrong, torch.randn(4)).verdict == "fail"
+
+
+def test_undeclared_straight_through_is_called_by_its_name() -> None:
+    found = result(RoundSTE, 3 * x(5))
+    assert found.verdict == "fail"
+    assert "straight-through" in found.message
+    assert "surrogate=lambda x: x" in (found.findings[0].hint or "")
+
+
+def test_sensitivity_and_evidence_are_given() -> None:
+    found = result(Exp, x(5))
+    assert found.sensitivity is not None
+    assert found.sensitivity < 1e-8
+    assert len(found.evidence[0].analytic) == 5, "only the entries that are not zero"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_seed_gives_the_same_verdict(seed: int) -> None:
+    wrong = variant(Exp, "Wrong", backward=lambda ctx, g: g * ctx.saved_tensors[0] * (1 + 1e-7))
+    for target, verdict in ((Exp, "pass"), (wrong, "fail")):
+        for n in (5, 1000):
+            report = gw.check(target, x(n, seed=seed), only="matches-differences", seed=seed)
+            assert report["matches-differences"].verdict == verdict

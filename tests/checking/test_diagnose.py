@@ -1,0 +1,105 @@
+"""Each hypothesis is recognised on a Function that has exactly that mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gradwright.checking.case import Case
+from gradwright.checking.diagnose import block_of, diagnose
+from gradwright.checking.jacobian import compare
+from gradwright.checking.judge import State
+from gradwright.checking.samples import Sample
+from gradwright.checking.subject import as_subject
+from tests.subjects import Exp, Linear, RoundSTE, variant, x
+
+
+class Product(Function):
+    """``a * b`` with a backward to be replaced."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a * b
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        a, b = ctx.saved_tensors
+        return g * b, g * a
+
+
+class Mean(Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        ctx.shape = t.shape
+        return t.mean()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g.expand(ctx.shape)
+
+
+def exp_with(backward: Any) -> type[Function]:
+    return variant(Exp, "Wrong", backward=backward)
+
+
+def rounded(dtype: torch.dtype) -> Any:
+    return lambda ctx, g: (g * ctx.saved_tensors[0]).to(dtype).to(g.dtype)
+
+
+def with_hole(ctx: Any, g: Tensor) -> Tensor:
+    grad = g * ctx.saved_tensors[0]
+    grad[4:] = 0
+    return grad
+
+
+def swapped(ctx: Any, g: Tensor) -> Any:
+    a, b = ctx.saved_tensors
+    return g * a, g * b
+
+
+def transposed(ctx: Any, g: Tensor) -> Any:
+    xx, w = ctx.saved_tensors
+    return g @ w, (g.t() @ xx).t(), None
+
+
+CASES: list[tuple[str, Any, tuple[Any, ...], str]] = [
+    ("wrong-sign", exp_with(lambda ctx, g: -g * ctx.saved_tensors[0]), (x(4),), "minus the right one"),
+    ("scalar-factor", exp_with(lambda ctx, g: 2 * g * ctx.saved_tensors[0]), (x(4),), "factor 2"),
+    ("scalar-factor", Mean, (x(3, 5),), "which is the number of elements of `t`"),
+    ("cotangent-ignored", exp_with(lambda ctx, g: ctx.saved_tensors[0]), (x(4),), "grad_output is missing"),
+    ("dropped", variant(Product, "W", backward=lambda ctx, g: (g * ctx.saved_tensors[1], None)), (x(3), x(3)), "None for `b`"),
+    ("surrogate", RoundSTE, (x(4) * 3,), "straight-through"),
+    ("swapped-inputs", variant(Product, "W", backward=swapped), (x(3), x(3, seed=1)), "`a` and `b` are swapped"),
+    ("missing-factor", variant(Product, "W", backward=lambda ctx, g: (g, g * ctx.saved_tensors[0])), (x(3), x(3, seed=1)), "`b` is missing"),
+    ("missing-factor", exp_with(lambda ctx, g: g), (x(4),), "the output is missing"),
+    ("low-precision", exp_with(rounded(torch.float32)), (x(20),), "float32"),
+    ("low-precision", exp_with(rounded(torch.bfloat16)), (x(20),), "bfloat16"),
+    ("transposed", variant(Linear, "W", backward=transposed), (x(3, 3), x(3, 3, seed=1)), "transpose"),
+    ("zero-region", exp_with(with_hole), (x(6),), "from index [4] on"),
+    ("not-a-number", exp_with(lambda ctx, g: g * ctx.saved_tensors[0] * (ctx.saved_tensors[0] * 0 / 0)), (x(3),), "NaN"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("label", "target", "inputs", "words"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
+def test_label_and_words(label: str, target: Any, inputs: tuple[Any, ...], words: str) -> None:
+    case = Case(as_subject(target), Sample(inputs))
+    blocks = [block_of(case, comparison, 0) for comparison in compare(case)]
+    wrong = [b for b, c in zip(blocks, compare(case)) if bool((c.state == State.WRONG).any())]
+    assert wrong, "the mistake itself must be seen"
+    found = diagnose(wrong[0], blocks)
+    assert found is not None
+    assert found.label == label
+    assert words in found.meaning
+    assert found.remedy
+
+
+def test_no_hypothesis_is_better_than_a_wrong_one() -> None:
+    case = Case(as_subject(exp_with(lambda ctx, g: g * torch.tensor([1.3, -7.1, 0.2, 11.0]).double())), Sample((x(4),)))
+    (comparison,) = compare(case)
+    block = block_of(case, comparison, 0)
+    assert diagnose(block, [block]) is None

@@ -1,0 +1,213 @@
+"""check: options, verdicts over several samples, required and presupposed contracts, guessed inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradwright as gw
+from gradwright.checking.report import Report
+from gradwright.checking.run import check_subject
+from gradwright.checking.samples import Sample
+from gradwright.checking.subject import as_subject
+from gradwright.errors import ForwardError, OptionError, SampleError, SubjectTypeError
+from tests.subjects import Exp, NumpySquare, RoundSTE, Scale, SinCos, variant, x
+
+WrongSign = variant(Exp, "WrongSign", backward=lambda ctx, g: -g * ctx.saved_tensors[0])
+
+
+def test_assert_reads_as_it_should() -> None:
+    assert gw.check(Exp, x(3))
+    assert not gw.check(WrongSign, x(3))
+    assert repr(gw.check(WrongSign, x(3))) == "<Report WrongSign: FAIL matches-differences>"
+
+
+@pytest.mark.parametrize("target", [Exp, Exp.apply, lambda t: Exp.apply(t), torch.exp])
+def test_every_way_to_name_the_same_function(target: Any) -> None:
+    report = gw.check(target, x(3))
+    assert report.ok
+    assert report["matches-differences"].verdict == "pass"
+
+
+def test_module_by_parameter_name() -> None:
+    class Bad(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+        def forward(self, t: Tensor) -> Tensor:
+            return t * self.scale.detach() + 0 * self.scale
+
+    (finding,) = gw.check(Bad(), x(3)).findings
+    assert finding.where is not None
+    assert finding.where.input == "scale"
+
+
+def test_custom_op_with_a_registered_gradient() -> None:
+    @torch.library.custom_op("gradwright_test::half", mutates_args=())
+    def half(t: Tensor) -> Tensor:
+        return t / 2
+
+    half.register_autograd(lambda ctx, g: g / 2)
+    assert gw.check(half, x(3))["matches-differences"].verdict == "pass"
+
+    @torch.library.custom_op("gradwright_test::third", mutates_args=())
+    def third(t: Tensor) -> Tensor:
+        return t / 3
+
+    third.register_autograd(lambda ctx, g: g / 2)
+    assert gw.check(third, x(3))["matches-differences"].verdict == "fail"
+
+
+def test_keyword_arguments() -> None:
+    assert gw.check(Scale, x(3), kwargs={"k": 3})["gradient-count"].verdict == "pass"
+    assert gw.check(torch.nn.functional.softmax, x(3, 4), kwargs={"dim": 1}).ok
+
+
+def test_surrogate_replaces_differences() -> None:
+    report = gw.check(RoundSTE, x(3), surrogate=lambda t: t)
+    assert report["matches-surrogate"].verdict == "pass"
+    assert report["matches-differences"].verdict == "skipped"
+    undeclared = gw.check(RoundSTE, x(3))
+    assert undeclared["matches-differences"].verdict == "fail"
+    assert "surrogate=" in (undeclared.findings[0].hint or "")
+
+
+def test_only_skip_and_levels() -> None:
+    assert [r.id for r in gw.check(Exp, x(3), only="gradient-count").results] == ["gradient-count"]
+    assert "gradient-count" not in [r.id for r in gw.check(Exp, x(3), skip=["gradient-count"]).results]
+    assert gw.check(Exp, x(3), level="quick").level == "quick"
+
+
+def test_require_turns_unsupported_into_a_failure() -> None:
+    assert gw.check(NumpySquare, x(3))["second-order"].verdict == "unsupported"
+    assert gw.check(NumpySquare, x(3)).ok
+    required = gw.check(NumpySquare, x(3), require="second-order")
+    assert required["second-order"].verdict == "fail"
+    assert not required
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"level": "thorough"}, OptionError, "level: got 'thorough'; expected one of quick, standard, full"),
+        ({"only": "gradient-cuont"}, OptionError, "Did you mean 'gradient-count'"),
+        ({"skip": ["nothing"]}, OptionError, "skip: got 'nothing'"),
+        ({"require": ["nothing"]}, OptionError, "require: got 'nothing'"),
+        ({"seed": -1}, OptionError, "seed: got -1"),
+        ({"seed": 1.5}, OptionError, "seed: got 1.5"),
+        ({"surrogate": 3}, OptionError, "surrogate: got an object of type int"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        gw.check(Exp, x(3), **options)
+
+
+def test_bad_subjects_and_inputs() -> None:
+    with pytest.raises(SubjectTypeError):
+        gw.check("Exp", x(3))
+    with pytest.raises(SampleError, match="forward takes"):
+        gw.check(Exp, x(3), x(3))
+    with pytest.raises(ForwardError, match="forward raised"):
+        gw.check(torch.matmul, x(3, 2), x(3, 2))
+    with pytest.raises(gw.GradwrightError):
+        gw.check(Exp, 3.0)
+
+
+def test_same_seed_same_report() -> None:
+    a, b = (gw.check(WrongSign, x(3), seed=5) for _ in range(2))
+    assert [f.analytic for f in a.findings] == [f.analytic for f in b.findings]
+    assert [f.numeric for f in a.findings] == [f.numeric for f in b.findings]
+
+
+def test_the_global_random_stream_is_left_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    gw.check(lambda t: torch.nn.functional.dropout(t, 0.5), x(10))
+    assert torch.equal(torch.rand(2), expected)
+
+
+def several(target: Any, *samples: Sample) -> Report:
+    return check_subject(as_subject(target), samples, seed=0)
+
+
+def test_one_bad_sample_fails_the_subject() -> None:
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * ctx.saved_tensors[0] * (1 if g.dim() == 1 else 2)
+
+    report = several(variant(Exp, "Shape", backward=backward), Sample((x(3),)), Sample((x(2, 2),)))
+    assert report["matches-differences"].verdict == "fail"
+    assert len(report["matches-differences"].findings) == 1
+    assert len(report.samples) == 2
+
+
+def test_pass_on_one_sample_outweighs_skip_on_another() -> None:
+    report = several(RoundSTE, Sample((x(3),), surrogate=lambda t: t), Sample((x(4),), surrogate=lambda t: t))
+    assert report["matches-surrogate"].verdict == "pass"
+
+
+@pytest.mark.parametrize("provenance", ["typed", "synthesised"])
+def test_guessed_inputs_make_suspicions_only(provenance: Any) -> None:
+    report = several(WrongSign, Sample((x(3),), provenance=provenance))
+    assert report["matches-differences"].verdict == "suspect"
+    assert report.ok
+    assert "guessed" in (report.findings[0].hint or "")
+    few = variant(Scale, "Few", backward=lambda ctx, g: g)
+    assert several(few, Sample((x(3), 2), provenance=provenance))["gradient-count"].verdict == "fail"
+
+
+def test_consequences_are_not_accused_twice() -> None:
+    report = gw.check(WrongSign, x(3))
+    assert report["second-order"].verdict == "skipped"
+    assert "matches-differences" in report["second-order"].message
+
+
+def test_observer_hears_of_every_contract() -> None:
+    heard: list[str] = []
+    report = check_subject(as_subject(Exp), [Sample((x(3),))], observe=heard.append)
+    assert heard == [r.id for r in report.results]
+
+
+def test_remarks() -> None:
+    report = gw.check(lambda t: torch.nn.functional.dropout(Exp.apply(t), 0.5), x(5))
+    assert any("random numbers" in note for note in report.notes)
+    assert any("Exp" in note for note in report.notes)
+
+
+def test_crash_inside_a_contract_is_said_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradwright.checking.contracts import all_contracts
+
+    def crash(case: Any) -> Any:
+        raise RuntimeError("unforeseen")
+
+    contracts = all_contracts()
+    monkeypatch.setitem(contracts["second-order"].__dict__, "examine", crash)
+    report = gw.check(Exp, x(3))
+    assert report["second-order"].verdict == "unresolved"
+    assert "unforeseen" in report["second-order"].message
+    assert report["matches-differences"].verdict == "pass"
+
+
+def test_time_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    from gradwright.checking import run
+
+    def slow(t: Tensor) -> Tensor:
+        time.sleep(0.02)
+        return t * 2
+
+    monkeypatch.setitem(run.SECONDS_PER_CONTRACT, "standard", 0.1)
+    report = gw.check(slow, x(20), only="matches-differences")
+    assert report["matches-differences"].verdict == "unresolved"
+    assert "stopped after 0.1 s" in report["matches-differences"].message
+
+
+def test_two_outputs() -> None:
+    report = gw.check(SinCos, x(4))
+    assert {r.verdict for r in report.results} <= {"pass", "skipped"}
