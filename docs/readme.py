@@ -58,9 +58,9 @@ def run(command: str, folder: Path) -> str:
 
 
 def essence(output: str) -> list[str]:
-    """Return the lines of an output without what changes from run to run: numbers, and the padding they cause."""
+    """Return the words of an output without what changes from run to run: numbers, padding, and where lines break."""
     words = re.sub(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?s?", "#", output)
-    return [re.sub(r"\s+|[─=_-]{3,}", " ", line).strip() for line in words.splitlines()]
+    return re.sub(r"[─=_-]{3,}", " ", words).split()
 
 
 if __name__ == "__main__":

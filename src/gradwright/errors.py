@@ -47,9 +47,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def unknown_choice(option: str, value: object, known: Sequence[str]) -> OptionError:
     """Build the error for an option value outside its list of choices."""
-    return OptionError(
-        f"{option}: got {value!r}; expected one of {', '.join(known)}.{did_you_mean(str(value), known)}"
-    )
+    return OptionError(f"{option}: got {value!r}; expected one of {', '.join(known)}.{did_you_mean(str(value), known)}")
 
 
 def missing_torch() -> MissingDependencyError:

@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
 
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
-CustomOpDef: type | None
+CustomOpDef: Any
 """The type of what ``torch.library.custom_op`` returns; it has no public name (checked up to torch 2.13)."""
 try:
     from torch._library.custom_ops import CustomOpDef
@@ -37,7 +37,7 @@ except ImportError:  # pragma: no cover - depends on the torch version
 
 
 def has_setup_context(function: type[Function]) -> bool:
-    """Tell whether ``function`` is written in the two-part style (``forward`` without ``ctx`` plus ``setup_context``)."""
+    """Tell whether ``function`` is in the two-part style: ``forward`` without ``ctx``, plus ``setup_context``."""
     return function.setup_context is not Function.setup_context
 
 
@@ -47,7 +47,7 @@ def is_operator(value: Any) -> bool:
 
 
 def operator_schema(operator: Any) -> Any:
-    """Return the schema of a custom op (its ``arguments`` have ``name``, ``type``, ``default_value``, ``kwarg_only``)."""
+    """Return the schema of a custom op; its ``arguments`` have a name, a type and perhaps a default."""
     if CustomOpDef is not None and isinstance(operator, CustomOpDef):
         operator = operator._opoverload
     if not hasattr(operator, "_schema"):  # a packet: its first overload

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gradwright.checking.case import Case, fixed_random_state, same_bits
+from gradwright.checking.case import Case
+from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
+from gradwright.checking.tensors import same_bits
 from gradwright.errors import ForwardError, SampleError
 from tests.subjects import ComplexSquare, Gather, InPlaceDouble, Linear, SinCos, x
 
@@ -55,7 +57,9 @@ def test_forward_that_raises_is_an_error_with_its_cause() -> None:
     def f(x: Tensor) -> Tensor:
         raise KeyError("table")
 
-    with pytest.raises(ForwardError, match=r"f: forward raised KeyError: 'table' on the sample \(x: float64 \(2,\)\)") as info:
+    with pytest.raises(
+        ForwardError, match=r"f: forward raised KeyError: 'table' on the sample \(x: float64 \(2,\)\)"
+    ) as info:
         case(f, x(2))
     assert isinstance(info.value.__cause__, KeyError)
 
@@ -83,7 +87,14 @@ def test_evaluations_do_not_reach_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "tensor", [x(4, 6).t(), x(4, 6)[1:, ::2], x(1, 3).expand(4, 3), x(3)[1:], torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)]
+    "tensor",
+    [
+        x(4, 6).t(),
+        x(4, 6)[1:, ::2],
+        x(1, 3).expand(4, 3),
+        x(3)[1:],
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    ],
 )
 def test_layout_reaches_the_subject(tensor: Tensor) -> None:
     seen: list[Any] = []
@@ -196,7 +207,7 @@ def test_surrogate_is_called_like_forward_and_its_shape_is_required() -> None:
     with pytest.raises(SampleError, match="surrogate returns outputs of the shapes"):
         Case(as_subject(torch.round), sample).surrogate_pass()
     bad = Sample((x(3),), surrogate=lambda: None)
-    with pytest.raises(SampleError, match="surrogate raised TypeError.*same arguments as forward"):
+    with pytest.raises(SampleError, match=r"surrogate raised TypeError.*same arguments as forward"):
         Case(as_subject(torch.round), bad).surrogate_pass()
 
 

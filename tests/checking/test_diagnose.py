@@ -67,25 +67,49 @@ def transposed(ctx: Any, g: Tensor) -> Any:
     return g @ w, (g.t() @ xx).t(), None
 
 
+def drop_b(ctx: Any, g: Tensor) -> Any:
+    return g * ctx.saved_tensors[1], None
+
+
+def without_b(ctx: Any, g: Tensor) -> Any:
+    return g, g * ctx.saved_tensors[0]
+
+
+def zero_by_zero(ctx: Any, g: Tensor) -> Tensor:
+    return g * ctx.saved_tensors[0] * 0 / 0
+
+
 CASES: list[tuple[str, Any, tuple[Any, ...], str]] = [
     ("wrong-sign", exp_with(lambda ctx, g: -g * ctx.saved_tensors[0]), (x(4),), "minus the right one"),
     ("scalar-factor", exp_with(lambda ctx, g: 2 * g * ctx.saved_tensors[0]), (x(4),), "factor 2"),
     ("scalar-factor", Mean, (x(3, 5),), "which is the number of elements of `t`"),
     ("cotangent-ignored", exp_with(lambda ctx, g: ctx.saved_tensors[0]), (x(4),), "grad_output is missing"),
-    ("dropped", variant(Product, "W", backward=lambda ctx, g: (g * ctx.saved_tensors[1], None)), (x(3), x(3)), "None for `b`"),
+    ("dropped", variant(Product, "W", backward=drop_b), (x(3), x(3)), "None for `b`"),
     ("surrogate", RoundSTE, (x(4) * 3,), "straight-through"),
     ("swapped-inputs", variant(Product, "W", backward=swapped), (x(3), x(3, seed=1)), "`a` and `b` are swapped"),
-    ("missing-factor", variant(Product, "W", backward=lambda ctx, g: (g, g * ctx.saved_tensors[0])), (x(3), x(3, seed=1)), "`b` is missing"),
+    (
+        "missing-factor",
+        variant(Product, "W", backward=without_b),
+        (x(3), x(3, seed=1)),
+        "`b` is missing",
+    ),
     ("missing-factor", exp_with(lambda ctx, g: g), (x(4),), "the output is missing"),
     ("low-precision", exp_with(rounded(torch.float32)), (x(20),), "float32"),
     ("low-precision", exp_with(rounded(torch.bfloat16)), (x(20),), "bfloat16"),
     ("transposed", variant(Linear, "W", backward=transposed), (x(3, 3), x(3, 3, seed=1)), "transpose"),
     ("zero-region", exp_with(with_hole), (x(6),), "from index [4] on"),
-    ("not-a-number", exp_with(lambda ctx, g: g * ctx.saved_tensors[0] * (ctx.saved_tensors[0] * 0 / 0)), (x(3),), "NaN"),
-]  # fmt: skip
+    (
+        "not-a-number",
+        exp_with(zero_by_zero),
+        (x(3),),
+        "NaN",
+    ),
+]
 
 
-@pytest.mark.parametrize(("label", "target", "inputs", "words"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("label", "target", "inputs", "words"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)]
+)
 def test_label_and_words(label: str, target: Any, inputs: tuple[Any, ...], words: str) -> None:
     case = Case(as_subject(target), Sample(inputs))
     blocks = [block_of(case, comparison, 0) for comparison in compare(case)]

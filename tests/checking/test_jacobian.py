@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.subjects import Exp, variant
 from torch import Tensor
 from torch.autograd import Function
 
@@ -15,6 +14,7 @@ from gradwright.checking.jacobian import analytic_jacobian, compare, fits_dense
 from gradwright.checking.judge import State
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
+from tests.subjects import Exp, variant
 
 
 def case(target: Any, *inputs: Any, level: Any = "standard") -> Case:

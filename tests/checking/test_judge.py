@@ -13,7 +13,11 @@ from gradwright.checking.judge import State, Tolerance, acquitted, judge, larges
 
 
 def estimate(
-    value: float, bar: float, behaviour: Behaviour = Behaviour.SMOOTH, low: float | None = None, high: float | None = None
+    value: float,
+    bar: float,
+    behaviour: Behaviour = Behaviour.SMOOTH,
+    low: float | None = None,
+    high: float | None = None,
 ) -> Estimate:
     def one(number: float) -> Tensor:
         return torch.tensor([[number]], dtype=torch.float64)
@@ -34,7 +38,13 @@ def state(analytic: float, e: Estimate, largest: float = 1.0) -> State:
 
 @pytest.mark.parametrize(
     ("analytic", "expected"),
-    [(1.0, State.FINE), (1.0 + 5e-9, State.FINE), (1.0 + 1e-6, State.WRONG), (math.nan, State.WRONG), (math.inf, State.WRONG)],
+    [
+        (1.0, State.FINE),
+        (1.0 + 5e-9, State.FINE),
+        (1.0 + 1e-6, State.WRONG),
+        (math.nan, State.WRONG),
+        (math.inf, State.WRONG),
+    ],
 )
 def test_smooth(analytic: float, expected: State) -> None:
     assert state(analytic, estimate(1.0, 1e-8)) is expected

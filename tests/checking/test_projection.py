@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.subjects import Exp, variant
 from torch import Tensor
 
 from gradwright.checking.case import Case
 from gradwright.checking.projection import project, signed
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
+from tests.subjects import Exp, variant
 
 
 def case(target: Any, *inputs: Any, seed: int = 0) -> Case:

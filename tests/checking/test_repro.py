@@ -17,7 +17,7 @@ from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
 from tests.subjects import Exp, Gather, x
 
-SOURCE = '''
+SOURCE = """
 import torch
 from torch.autograd import Function
 
@@ -30,7 +30,7 @@ class Outer:
         @staticmethod
         def backward(ctx, g, h):
             return -g * ctx.k + h, None
-'''
+"""
 
 
 def run(script: str, folder: Path) -> str:
@@ -71,7 +71,9 @@ def test_what_cannot_be_imported_is_said() -> None:
     assert "run this below the definition" in repro.script(Case(as_subject(lambda t: t * 2), Sample((x(2),))), [])
 
 
-@pytest.mark.parametrize(("name", "variable"), [("x", "x"), ("layer.weight", "layer_weight"), ("xs['a'][0]", "xs__a___0")])
+@pytest.mark.parametrize(
+    ("name", "variable"), [("x", "x"), ("layer.weight", "layer_weight"), ("xs['a'][0]", "xs__a___0")]
+)
 def test_variable_names(name: str, variable: str) -> None:
     assert repro.variable(name) == variable
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.subjects import ClassMethods, Exp, Linear, NewStyleScale, Scale, x
 from torch import Tensor
 
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
 from gradwright.errors import SampleError, SubjectTypeError
+from tests.subjects import ClassMethods, Exp, Linear, NewStyleScale, Scale, x
 
 
 @pytest.mark.parametrize(

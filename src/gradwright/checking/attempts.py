@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
-from gradwright.checking.case import fixed_random_state
 from gradwright.checking.inputs import Built, build
 from gradwright.checking.limits import TimeLimitError, time_limit
 from gradwright.checking.plans import Plan
+from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import Subject
 

@@ -8,11 +8,10 @@ of real numbers, and all differentiable outputs are joined into one vector.
 from __future__ import annotations
 
 import functools
-import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -20,59 +19,27 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
+from gradwright.checking.parts import Output, Pass, differentiable_inputs
+from gradwright.checking.precision import hidden_epsilon
+from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.samples import Sample, describe_value
 from gradwright.checking.subject import Argument, Subject
+from gradwright.checking.tensors import (
+    bits,
+    copy_of,
+    from_flat,
+    join,
+    real_dtype,
+    real_size,
+    same_bits,
+    tensors_in,
+    to_flat,
+    unravel,
+)
 from gradwright.errors import ForwardError, SampleError, describe_exception
 from gradwright.typing import Level
 
-MAX_OFFSET = 16
-"""Copies of tensors that start later than this in their memory start here."""
-
 Randomness = Literal["none", "seeded", "uncontrolled"]
-
-
-@dataclass(frozen=True)
-class Input:
-    """One tensor that the case differentiates with respect to."""
-
-    name: str
-    tensor: Tensor
-    argument: int
-    """Position of its argument in the call."""
-    leaf: int
-    """Position within the argument, when the argument is a container; else 0."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """One differentiable output: its position among all output tensors, shape and dtype."""
-
-    position: int
-    shape: torch.Size
-    dtype: torch.dtype
-
-
-@dataclass
-class Pass:
-    """One recorded forward pass, ready for a backward."""
-
-    arguments: list[Argument]
-    """What was passed, with the fresh tensors."""
-    inputs: list[Tensor]
-    """The fresh tensors that require grad, one for each :class:`Input`."""
-    outputs: list[Tensor]
-    """All output tensors, in order."""
-    differentiable: list[Tensor]
-    """Those that the case counts as differentiable."""
-
-    def gradients(
-        self, cotangents: Sequence[Tensor], *, create_graph: bool = False
-    ) -> list[Tensor | None]:
-        """Run backward; the result has one gradient (or None) for each input."""
-        gradients = torch.autograd.grad(
-            self.differentiable, self.inputs, list(cotangents), create_graph=create_graph, allow_unused=True
-        )
-        return list(gradients)
 
 
 class Case:
@@ -97,7 +64,7 @@ class Case:
         self.level = level
         self.seed = seed
         self.arguments = list(arguments) if arguments is not None else subject.bind(sample)
-        self.inputs = _differentiable_inputs(subject, self.arguments)
+        self.inputs = differentiable_inputs(subject, self.arguments)
         if not self.inputs:
             raise SampleError(
                 f"{subject.name}: the sample ({self.describe()}) has no floating-point or complex tensor to "
@@ -105,7 +72,6 @@ class Case:
             )
         self.audit: object | None = None
         """Kept by :func:`gradwright.checking.audit.audit`."""
-        self._hidden: float | None = None
         self.in_place = False
         self.randomness: Randomness = "none"
         first = self._first_pass()
@@ -116,11 +82,11 @@ class Case:
             Output(position, out.shape, out.dtype) for position, out in floating if out.requires_grad or self.detached
         ]
         self.n_outputs = len(first.outputs)
-        self._sizes = [_real_size(o.shape, o.dtype) for o in self.outputs]
+        self._sizes = [real_size(o.shape, o.dtype) for o in self.outputs]
         self.m = sum(self._sizes)
-        self.n = [_real_size(i.tensor.shape, i.tensor.dtype) for i in self.inputs]
+        self.n = [real_size(i.tensor.shape, i.tensor.dtype) for i in self.inputs]
         self.randomness = self._find_randomness()
-        self.base = [_to_flat(i.tensor) for i in self.inputs]
+        self.base = [to_flat(i.tensor) for i in self.inputs]
 
     @functools.cached_property
     def exact(self) -> Case:
@@ -150,13 +116,13 @@ class Case:
         """Return which differentiable output element ``j`` of the joint vector lies in, and its index there."""
         for number, size in enumerate(self._sizes):
             if j < size:
-                return number, _unravel(j, self.outputs[number].shape, self.outputs[number].dtype)
+                return number, unravel(j, self.outputs[number].shape, self.outputs[number].dtype)
             j -= size
         raise IndexError(j)
 
     def locate_input(self, k: int, i: int) -> tuple[int, ...]:
         """Return the index of element ``i`` of the flattened ``k``-th input."""
-        return _unravel(i, self.inputs[k].tensor.shape, self.inputs[k].tensor.dtype)
+        return unravel(i, self.inputs[k].tensor.shape, self.inputs[k].tensor.dtype)
 
     def output_size(self, output: int) -> int:
         """Return how many real numbers the ``output``-th differentiable output holds."""
@@ -169,9 +135,7 @@ class Case:
 
     # ---------------------------------------------------------------- evaluation
 
-    def forward(
-        self, flats: Mapping[int, Tensor] | None = None, *, function: type[Function] | None = None
-    ) -> Pass:
+    def forward(self, flats: Mapping[int, Tensor] | None = None, *, function: type[Function] | None = None) -> Pass:
         """Run forward with grad enabled on fresh tensors.
 
         Arguments:
@@ -181,13 +145,13 @@ class Case:
         flats = flats or {}
         fresh: list[Tensor] = []
         for number, item in enumerate(self.inputs):
-            tensor = _copy(item.tensor) if number not in flats else _from_flat(flats[number], item.tensor)
+            tensor = copy_of(item.tensor) if number not in flats else from_flat(flats[number], item.tensor)
             fresh.append(tensor.requires_grad_())
         passed = [t.clone() for t in fresh] if self.in_place else fresh
         arguments = self._rebuild(passed)
         with self.sandbox():
             result = self.subject.call(arguments, function)
-        outputs = _tensors(result)
+        outputs = tensors_in(result)
         # The first pass decides which outputs count as differentiable; until then there are none.
         known = getattr(self, "outputs", [])
         return Pass(arguments, fresh, outputs, [outputs[o.position] for o in known if o.position < len(outputs)])
@@ -203,36 +167,36 @@ class Case:
             outputs = []
         if [o.shape for o in outputs] != [o.shape for o in self.outputs]:
             return torch.full((self.m,), float("nan"), dtype=torch.float64)
-        return join([_to_flat(out) for out in outputs])
+        return join([to_flat(out) for out in outputs])
 
     def cotangents(self, v: Tensor) -> list[Tensor]:
         """Split a real vector of length ``m`` into fresh cotangents, one for each differentiable output."""
         parts = torch.split(v, self._sizes)
-        return [_from_flat(part, torch.empty(o.shape, dtype=o.dtype)) for part, o in zip(parts, self.outputs)]
+        return [from_flat(part, torch.empty(o.shape, dtype=o.dtype)) for part, o in zip(parts, self.outputs)]
 
     def pull(self, v: Tensor, flats: Mapping[int, Tensor] | None = None) -> list[Tensor | None]:
         """Return the VJP of ``v``: for each input a real float64 vector, or None where backward gives none."""
         run = self.forward(flats)
         with self.sandbox():
             gradients = run.gradients(self.cotangents(v))
-        return [None if g is None else _to_flat(g.detach()).to(torch.float64) for g in gradients]
+        return [None if g is None else to_flat(g.detach()).to(torch.float64) for g in gradients]
 
     def pull_all(self, v: Tensor, flats: Mapping[int, Tensor] | None = None) -> list[Tensor]:
         """Like :meth:`pull`, with zeros where backward gives no gradient."""
-        return [g if g is not None else torch.zeros(n, dtype=torch.float64) for n, g in zip(self.n, self.pull(v, flats))]
+        return [
+            g if g is not None else torch.zeros(n, dtype=torch.float64) for n, g in zip(self.n, self.pull(v, flats))
+        ]
 
     def flatten_inputs(self, gradients: Sequence[Tensor | None]) -> list[Tensor]:
         """Turn gradients of the inputs into real float64 vectors, with zeros for None."""
         return [
-            torch.zeros(n, dtype=torch.float64) if g is None else _to_flat(g).to(torch.float64)
+            torch.zeros(n, dtype=torch.float64) if g is None else to_flat(g).to(torch.float64)
             for n, g in zip(self.n, gradients)
         ]
 
     def flatten_outputs(self, values: Sequence[Tensor | None]) -> Tensor:
         """Turn one tensor (or None, for zeros) for each differentiable output into one real vector of length ``m``."""
-        return join(
-            [torch.zeros(n) if value is None else _to_flat(value) for n, value in zip(self._sizes, values)]
-        )
+        return join([torch.zeros(n) if value is None else to_flat(value) for n, value in zip(self._sizes, values)])
 
     def pull_surrogate(self, v: Tensor) -> list[Tensor]:
         """Return the VJP of ``v`` through the declared surrogate, as real float64 vectors."""
@@ -251,12 +215,12 @@ class Case:
             SampleError: the surrogate raises, or its outputs have other shapes than the subject's.
         """
         assert self.sample.surrogate is not None
-        fresh = [_copy(item.tensor).requires_grad_() for item in self.inputs]
+        fresh = [copy_of(item.tensor).requires_grad_() for item in self.inputs]
         arguments = self._rebuild(fresh)
         positional = [a.value for a in arguments if a.origin == "positional"]
         keyword = {a.name: a.value for a in arguments if a.origin in ("keyword", "parameter")}
         try:
-            outputs = _tensors(self.sample.surrogate(*positional, **keyword))
+            outputs = tensors_in(self.sample.surrogate(*positional, **keyword))
         except Exception as error:
             raise SampleError(
                 f"{self.subject.name}: the declared surrogate raised {describe_exception(error)}; it is called with "
@@ -299,49 +263,28 @@ class Case:
     @functools.cached_property
     def dtype(self) -> torch.dtype:
         """The real dtype of the least precise input."""
-        return max(
-            (_real_dtype(i.tensor.dtype) for i in self.inputs), key=lambda dtype: torch.finfo(dtype).eps
-        )
+        return max((real_dtype(i.tensor.dtype) for i in self.inputs), key=lambda dtype: torch.finfo(dtype).eps)
 
     @functools.cached_property
     def epsilon(self) -> float:
         """Unit of rounding of the least precise dtype that forward computes in, as far as can be seen."""
         dtypes = [i.tensor.dtype for i in self.inputs] + [o.dtype for o in self.outputs]
-        seen = max(float(torch.finfo(_real_dtype(dtype)).eps) for dtype in dtypes)
-        return max(seen, self._hidden_epsilon())
+        seen = max(float(torch.finfo(real_dtype(dtype)).eps) for dtype in dtypes)
+        return max(seen, self._hidden_epsilon)
 
     def output_epsilon(self) -> Tensor:
         """Return the rounding unit of each element of the joint output vector."""
-        hidden = self._hidden_epsilon()
+        hidden = self._hidden_epsilon
         return join(
             [
-                torch.full((size,), max(hidden, float(torch.finfo(_real_dtype(o.dtype)).eps)), dtype=torch.float64)
+                torch.full((size,), max(hidden, float(torch.finfo(real_dtype(o.dtype)).eps)), dtype=torch.float64)
                 for size, o in zip(self._sizes, self.outputs)
             ]
         )
 
+    @functools.cached_property
     def _hidden_epsilon(self) -> float:
-        """Return the rounding unit of a lower precision that forward casts its inputs to, or 0.
-
-        Such a forward gives the same bits for inputs that are already rounded, and most of its outputs still move when
-        the inputs move by a few units more; those of a step function, such as rounding, stay.
-        """
-        if self._hidden is None:
-            self._hidden = 0.0
-            here = self.value()
-            for dtype, units in ((torch.bfloat16, 2), (torch.float16, 2), (torch.float32, 16)):
-                unit = float(torch.finfo(dtype).eps)
-                if unit <= torch.finfo(self.dtype).eps:
-                    continue
-                rounded = {k: x.to(dtype).to(x.dtype) for k, x in enumerate(self.base)}
-                if all(torch.equal(rounded[k], x) for k, x in enumerate(self.base)):
-                    continue
-                if torch.equal(self.value(rounded), here):
-                    moved = self.value({k: x * (1 + units * unit) for k, x in enumerate(self.base)})
-                    if float((moved != here).double().mean()) > 0.5:
-                        self._hidden = unit
-                        break
-        return self._hidden
+        return hidden_epsilon(self)
 
     @functools.cached_property
     def forward_seconds(self) -> float:
@@ -387,8 +330,22 @@ class Case:
 
     def _find_randomness(self) -> Randomness:
         def moves() -> bool:
-            return not torch.equal(_bits(self.value()), _bits(self.value()))
+            return not torch.equal(bits(self.value()), bits(self.value()))
 
+        if not moves():
+            return "none"
+        self.randomness = "seeded"
+        return "uncontrolled" if moves() else "seeded"
+
+    @functools.cached_property
+    def backward_randomness(self) -> Randomness:
+        """Whether backward gives the same twice; one that draws random numbers is seeded from here on."""
+
+        def moves() -> bool:
+            first, second = (join(self.pull_all(v)) for _ in range(2))
+            return not same_bits(first, second)
+
+        v = torch.linspace(0.5, 1.5, self.m, dtype=torch.float64)
         if not moves():
             return "none"
         self.randomness = "seeded"
@@ -401,145 +358,13 @@ class Case:
         for number, argument in enumerate(self.arguments):
             value = argument.value
             if isinstance(value, Tensor):
-                value = placed[number, 0] if (number, 0) in placed else _copy(value)
+                value = placed[number, 0] if (number, 0) in placed else copy_of(value)
             elif isinstance(value, (list, tuple, dict)):
                 leaves, structure = torch_compat.flatten(value)
                 leaves = [
-                    placed[number, i] if (number, i) in placed else _copy(leaf) if isinstance(leaf, Tensor) else leaf
+                    placed[number, i] if (number, i) in placed else copy_of(leaf) if isinstance(leaf, Tensor) else leaf
                     for i, leaf in enumerate(leaves)
                 ]
                 value = torch_compat.unflatten(leaves, structure)
             rebuilt.append(Argument(argument.name, value, argument.origin))
         return rebuilt
-
-
-@contextmanager
-def fixed_random_state(seed: int) -> Iterator[None]:
-    """Seed torch's and Python's generators inside the block (NumPy's too when it is loaded), restore them after."""
-    import sys
-
-    numpy = sys.modules.get("numpy")
-    python_state = random.getstate()
-    numpy_state = numpy.random.get_state() if numpy is not None else None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        if numpy is not None:
-            numpy.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            if numpy is not None:
-                numpy.random.set_state(numpy_state)
-
-
-def join(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate real vectors as float64; the result is empty when there are none."""
-    if not parts:
-        return torch.empty(0, dtype=torch.float64)
-    return torch.cat([part.to(torch.float64) for part in parts])
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors hold the same bits in the same shape, NaN included."""
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
-
-
-def _differentiable_inputs(subject: Subject, arguments: Sequence[Argument]) -> list[Input]:
-    found: list[tuple[Input, bool]] = []
-    for number, argument in enumerate(arguments):
-        if argument.origin == "buffer":
-            continue
-        leaves, _ = torch_compat.flatten(argument.value)
-        alone = isinstance(argument.value, Tensor)
-        if not alone and subject.kind == "Function":
-            continue  # autograd does not track tensors inside containers that are passed to a Function
-        paths = [""] if alone else torch_compat.leaf_paths(argument.value)
-        for i, (leaf, path) in enumerate(zip(leaves, paths)):
-            if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
-                asked = leaf.requires_grad or argument.origin == "parameter"
-                found.append((Input(argument.name + path, leaf.detach(), number, i), asked))
-    chosen = [item for item, asked in found if asked and arguments[item.argument].origin != "parameter"]
-    if not chosen:
-        return [item for item, _ in found]
-    return [item for item, asked in found if asked]
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    leaves, _ = torch_compat.flatten(value)
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-
-def _real_dtype(dtype: torch.dtype) -> torch.dtype:
-    return dtype.to_real()
-
-
-def _real_size(shape: torch.Size, dtype: torch.dtype) -> int:
-    return shape.numel() * (2 if dtype.is_complex else 1)
-
-
-def _to_flat(tensor: Tensor) -> Tensor:
-    """View a tensor as a flat real vector (complex numbers as pairs)."""
-    tensor = tensor.detach().resolve_conj().resolve_neg()
-    if tensor.layout != torch.strided:
-        tensor = tensor.to_dense()
-    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
-
-
-def _from_flat(flat: Tensor, template: Tensor) -> Tensor:
-    """Undo :func:`_to_flat`: a fresh tensor with the shape, dtype and (where it can be written) layout of template."""
-    flat = flat.to(_real_dtype(template.dtype))
-    if template.is_complex():
-        values = torch.view_as_complex(flat.reshape(*template.shape, 2).contiguous())
-    else:
-        values = flat.reshape(template.shape)
-    if template.is_contiguous() or _overlaps(template):
-        return values.clone(memory_format=torch.contiguous_format)
-    fresh = _copy(template)
-    fresh.copy_(values)
-    return fresh
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    """Copy a tensor with its strides, what lies between its elements, and an offset if it had one."""
-    tensor = tensor.detach()
-    if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
-        return tensor.clone()
-    if tensor.is_contiguous() and tensor.storage_offset() == 0:
-        return tensor.clone()
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
-    # A slice of a huge tensor keeps a short offset, not the memory before it.
-    offset = min(tensor.storage_offset(), MAX_OFFSET)
-    memory = tensor.new_empty(offset + span)
-    memory[offset:] = tensor.as_strided((span,), (1,), tensor.storage_offset())
-    return tensor.new_empty(0).set_(memory.untyped_storage(), offset, tensor.size(), tensor.stride())
-
-
-def _overlaps(tensor: Tensor) -> bool:
-    """Tell whether several elements may share memory (expanded or self-overlapping), so that it cannot be written."""
-    extent = 1
-    for size, stride in sorted(zip(tensor.shape, tensor.stride()), key=lambda pair: pair[1]):
-        if size > 1:
-            if stride < extent:
-                return True
-            extent = stride * size
-    return False
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
-
-
-def _unravel(position: int, shape: torch.Size, dtype: torch.dtype) -> tuple[int, ...]:
-    if dtype.is_complex:
-        position //= 2
-    index = []
-    for size in reversed(shape):
-        index.append(position % size)
-        position //= size
-    return tuple(reversed(index))
-
-

@@ -91,9 +91,10 @@ def _not_a_number(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     wrong = ~block.analytic.isfinite() & block.known
     if not bool(wrong.any()):
         return None
+    value = "NaN" if bool(block.analytic.isnan().any()) else "infinity"
     return Diagnosis(
         "not-a-number",
-        f"backward returns {'NaN' if bool(block.analytic.isnan().any()) else 'infinity'} where the derivative is finite",
+        f"backward returns {value} where the derivative is finite",
         "look for 0/0, 0 * inf, a logarithm or a root of zero, or an overflow in backward; guard the input of that "
         "operation (not its result) with torch.where",
     )
@@ -112,7 +113,9 @@ def _dropped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
 
 
 def _cotangent_ignored(block: Block, others: Sequence[Block]) -> Diagnosis | None:
-    if block.numeric.shape[1] < 2 or not block.explains(block.numeric.sum(dim=1, keepdim=True).expand_as(block.numeric)):
+    if block.numeric.shape[1] < 2 or not block.explains(
+        block.numeric.sum(dim=1, keepdim=True).expand_as(block.numeric)
+    ):
         return None
     return Diagnosis(
         "cotangent-ignored",

@@ -154,7 +154,9 @@ def differentiate_sum(
     return estimate
 
 
-def _ladders(f: VectorFunction, x: Tensor, directions: Tensor, steps: Tensor, epsilon: Tensor, centre: Tensor) -> Estimate:
+def _ladders(
+    f: VectorFunction, x: Tensor, directions: Tensor, steps: Tensor, epsilon: Tensor, centre: Tensor
+) -> Estimate:
     m = centre.numel()
     chunk = max(1, CHUNK_BYTES // max(1, 8 * 2 * (2 * LEVELS + 12) * m))
     parts = [
@@ -255,7 +257,7 @@ def _keep_smaller(best: Tensor, error: Tensor, value: Tensor, candidate: Tensor)
 
 
 def _table_noise(points: Tensor) -> Tensor:
-    """Estimate the noise of f from seven equally spaced values (7, C, m) by a difference table; 0 where none is seen."""
+    """Estimate the noise of f from seven equally spaced values (7, C, m) by a difference table (0: none seen)."""
     sigmas, changes = [], []
     table = points
     for order in range(1, 7):
@@ -351,4 +353,3 @@ def one_hot(size: int, positions: Sequence[int]) -> Tensor:
     for row, position in enumerate(positions):
         directions[row, position] = 1.0
     return directions
-

@@ -17,9 +17,9 @@ from typing import Any
 from torch.autograd import Function
 
 from gradwright import torch_compat
-from gradwright.checking.case import fixed_random_state
 from gradwright.checking.declarations import Declaration, declarations
 from gradwright.checking.importing import Problem, TargetImportError, import_file
+from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.samples import Sample, declared_samples
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.checking.targets import Source, parse_target, shown_path, sources

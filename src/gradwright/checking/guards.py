@@ -14,7 +14,14 @@ def without_gradients(case: Case) -> Outcome | None:
         return Outcome("unsupported", "there is no backward: differentiating raises")
     if not watched.usable:
         return Outcome("skipped", watched.obstacle)
-    return without_numbers(case)
+    obstacle = without_numbers(case)
+    if obstacle is None and case.backward_randomness == "uncontrolled":
+        return Outcome(
+            "unresolved",
+            "backward gives different gradients when it is run twice with the same inputs, the same incoming gradient "
+            "and the same random state",
+        )
+    return obstacle
 
 
 def without_numbers(case: Case) -> Outcome | None:

@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from gradwright.checking.case import fixed_random_state
+from gradwright.checking.randomness import fixed_random_state
 from gradwright.errors import TargetError, describe_exception
 
 

@@ -71,7 +71,7 @@ def judge(analytic: Tensor, estimate: Estimate, largest: float, tolerance: Toler
     undefined = torch.where(analytic.isnan(), int(State.WRONG), int(State.UNDEFINED))
     state = torch.where(estimate.behaviour == Behaviour.KINK, kink, smooth)
     state = torch.where(estimate.behaviour >= Behaviour.JUMP, undefined, state)
-    # Where one output is infinitely steep, NaN for another one is zero times infinity in the chain rule, not the rule's.
+    # Where one output is infinitely steep, NaN for another one is zero times infinity in the chain rule.
     steep = (estimate.behaviour == Behaviour.ROOT).any(dim=1, keepdim=True) & (estimate.behaviour != Behaviour.ROOT)
     return torch.where(steep & analytic.isnan(), int(State.UNDEFINED), state).to(torch.int8)
 
@@ -126,9 +126,7 @@ def prosecute(
     return state
 
 
-def acquitted(
-    analytic: float, numeric: float, bar: float, scatter: float, along: Callable[[float], Estimate]
-) -> bool:
+def acquitted(analytic: float, numeric: float, bar: float, scatter: float, along: Callable[[float], Estimate]) -> bool:
     """Prosecute one accused number; see :func:`prosecute` for what acquits.
 
     Arguments:

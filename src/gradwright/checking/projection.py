@@ -1,8 +1,8 @@
 """Large cases: signed random projections with error bars, and bisection to the element that is wrong.
 
 For an input x and an output block f, with random u and v whose entries are bounded away from zero and carry random
-signs, compare ``<B(v), u>`` with the derivative of ``phi(s) = <v, f(x + s u)>``. A single wrong entry shows, because the
-bar of phi grows far more slowly than the sum of what it covers.
+signs, compare ``<B(v), u>`` with the derivative of ``phi(s) = <v, f(x + s u)>``. A single wrong entry shows, because
+the bar of phi grows far more slowly than the sum of what it covers.
 """
 
 from __future__ import annotations

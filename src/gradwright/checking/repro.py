@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from gradwright.checking.case import Case
@@ -37,15 +36,18 @@ def call(case: Case) -> str:
 def cotangent_line(case: Case, name: str, values: Tensor) -> str:
     """Return a line that builds a cotangent of the first differentiable output from a real vector."""
     parts = [_literal(part) for part in case.cotangents(values)]
-    return f"{name} = [{', '.join(parts)}]" if len(parts) > 1 else f"{name} = {parts[0]}"
+    return f"{name} = {parts[0]}" if case.n_outputs == 1 else f"{name} = [{', '.join(parts)}]"
 
 
 def differentiable(case: Case) -> str:
     """Return the expression for the differentiable outputs within a script."""
-    if case.n_outputs == 1:
-        return "out"
-    picked = ", ".join(f"out[{o.position}]" for o in case.outputs)
-    return f"[{picked}]"
+    return "out" if case.n_outputs == 1 else listed(case)
+
+
+def listed(case: Case) -> str:
+    """Like :func:`differentiable`, as a list also when there is one output."""
+    outputs = ["out"] if case.n_outputs == 1 else [f"out[{o.position}]" for o in case.outputs]
+    return f"[{', '.join(outputs)}]"
 
 
 def variable(name: str) -> str:
@@ -130,4 +132,4 @@ def _reshape(tensor: Tensor) -> str:
     return f".reshape({tuple(tensor.shape)})" if tensor.numel() == 0 else ""
 
 
-__all__ = ["call", "cotangent_line", "differentiable", "script", "variable"]
+__all__ = ["call", "cotangent_line", "differentiable", "listed", "script", "variable"]

@@ -86,10 +86,8 @@ def check(
             f"surrogate: got an object of type {type(surrogate).__name__}; expected a function that is called with the "
             "same arguments as forward; for a straight-through rule write lambda x: x."
         )
-    sample = Sample(tuple(inputs), dict(kwargs or {}), surrogate)
-    return check_subject(
-        as_subject(subject), [sample], level=level, only=only, skip=skip, require=require, seed=seed
-    )
+    sample = Sample(tuple(inputs), dict(kwargs) if kwargs is not None else {}, surrogate)
+    return check_subject(as_subject(subject), [sample], level=level, only=only, skip=skip, require=require, seed=seed)
 
 
 def check_subject(
@@ -116,7 +114,7 @@ def check_subject(
     chosen = choose_contracts(level, only, skip)
     required = _known_ids("require", require)
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if type(seed) is not int or seed < 0:  # a bool is no seed
         raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
     # Whatever the subject draws from torch's global generator leaves the caller's stream where it was.
     with torch.random.fork_rng(devices=[]):
@@ -256,7 +254,7 @@ def _describe(case: Case) -> str:
 
 def _remarks(subject: Subject, cases: Sequence[Case]) -> Iterator[str]:
     if any(case.randomness == "seeded" for case in cases):
-        yield "forward draws random numbers: it was checked with the same random state at every call"
+        yield "the subject draws random numbers: it was checked with the same random state at every call"
     if subject.function is None and cases and not cases[0].detached:
         found = [f.__name__ for f in functions_in_graph(cases[0])]
         if found:

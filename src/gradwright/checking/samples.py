@@ -67,7 +67,7 @@ def declared_samples(declaration: Any, owner: str) -> list[Sample]:
     Raises:
         SampleError: the declaration is not understood, raises, is empty, or does not end.
     """
-    samples = []
+    samples: list[Sample] = []
     for item in _items(declaration, owner):
         samples.append(_one(item, f"{owner}: sample {len(samples) + 1}"))
         if len(samples) > MAX_SAMPLES:

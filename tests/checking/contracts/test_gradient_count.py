@@ -44,13 +44,17 @@ def test_extra_none_is_noted() -> None:
 @pytest.mark.parametrize(
     ("value", "words", "hint"),
     [
-        (lambda g: g, "backward returned 1 gradient, but forward has 2 arguments (`x`, `k`): one gradient too few for `k`", "`return grad_x, None`"),
+        (
+            lambda g: g,
+            "1 gradient, but forward has 2 arguments (`x`, `k`): one gradient too few for `k`",
+            "`return grad_x, None`",
+        ),
         (lambda g: (), "2 gradients too few, for `x`, `k`", "`return grad_x, None`"),
         (lambda g: [g, None], "a list of 2, which PyTorch counts as one", "tuple"),
         (lambda g: (g, None, g), "the extra ones are not None", "one gradient for each"),
         (lambda g: (g, g), "a tensor as the gradient of `k`, which is not a tensor", "return None in its place"),
     ],
-)  # fmt: skip
+)
 def test_wrong_count_is_named(value: Any, words: str, hint: str) -> None:
     found = result(returning(Scale, value), x(3), 2)
     assert found.verdict == "fail"

@@ -14,8 +14,8 @@ from tests.subjects import Exp, Linear, RoundSTE, variant, x
 
 
 def result(target: Any, *inputs: Any, **kwargs: Any) -> ContractResult:
-    id = "gradient-shape-and-dtype"
-    return gw.check(target, *inputs, only=id, seed=0, **kwargs)[id]
+    name = "gradient-shape-and-dtype"
+    return gw.check(target, *inputs, only=name, seed=0, **kwargs)[name]
 
 
 def returning(value: Any, base: type[Function] = Exp) -> type[Function]:

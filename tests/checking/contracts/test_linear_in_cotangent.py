@@ -33,7 +33,9 @@ def test_right_ones_pass_in_every_dtype(dtype: torch.dtype) -> None:
 def test_right_ones_pass() -> None:
     assert result(RoundSTE, x(3)).verdict == "pass"
     assert result(Linear, x(2, 3), x(4, 3), x(4)).verdict == "pass"
-    assert result(torch.sqrt, torch.tensor([0.0, 1.0], dtype=torch.float64)).verdict == "pass", "0 times inf is no fault"
+    assert result(torch.sqrt, torch.tensor([0.0, 1.0], dtype=torch.float64)).verdict == "pass", (
+        "0 times inf is no fault"
+    )
     assert result(lambda t: t.logcumsumexp(0), x(50) * 30).verdict == "pass"
     assert result(lambda t: t.float().sin().double(), x(20)).verdict == "pass", "rounding of a float32 forward"
 

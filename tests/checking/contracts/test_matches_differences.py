@@ -31,8 +31,8 @@ F = torch.nn.functional
 
 
 def result(target: Any, *inputs: Any, **options: Any) -> ContractResult:
-    id = "matches-differences"
-    return gw.check(target, *inputs, only=id, seed=0, **options)[id]
+    name = "matches-differences"
+    return gw.check(target, *inputs, only=name, seed=0, **options)[name]
 
 
 def t(*values: float) -> Tensor:

@@ -16,8 +16,8 @@ from tests.subjects import RoundSTE, SinCos, variant, x
 
 
 def result(target: Any, *inputs: Any, surrogate: Any = None) -> ContractResult:
-    id = "matches-surrogate"
-    return gw.check(target, *inputs, surrogate=surrogate, only=id, seed=0)[id]
+    name = "matches-surrogate"
+    return gw.check(target, *inputs, surrogate=surrogate, only=name, seed=0)[name]
 
 
 class ClippedRound(Function):

@@ -21,9 +21,10 @@ import torch
 
 from gradwright.checking import repro
 from gradwright.checking.audit import audit, random_cotangent
-from gradwright.checking.case import Case, same_bits
+from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.tensors import same_bits
 
 HINT = "work on a copy: `g = grad_output.clone()`, or use the out-of-place operation (`mul` for `mul_`)."
 
@@ -64,9 +65,7 @@ def _touched(case: Case, number: int, now: torch.Tensor, old: torch.Tensor) -> O
         'print("before:", before)',
         'print("after: ", g)',
     ]
-    finding = Finding(
-        "fail", message, HINT, where, now[index].item(), old[index].item(), 0.0, repro.script(case, body)
-    )
+    finding = Finding("fail", message, HINT, where, now[index].item(), old[index].item(), 0.0, repro.script(case, body))
     return Outcome("fail", message, (finding,))
 
 

@@ -5,8 +5,8 @@ What ``backward`` returned, before the engine repairs it: PyTorch sums a gradien
 nothing, casts another dtype silently, and drops the imaginary part of a gradient for a real input.
 
 ## Why it matters
-The repair hides mistakes. An extra leading axis is summed into a gradient several times too large; a float32 gradient of
-a float64 input has lost half its digits; both cost memory. Outside eager mode the same return may be refused.
+The repair hides mistakes. An extra leading axis is summed into a gradient several times too large; a float32 gradient
+of a float64 input has lost half its digits; both cost memory. Outside eager mode the same return may be refused.
 
 ## If it fails
 Reduce a broadcast gradient yourself (``g.sum_to_size(b.shape)``), and compute it in the dtype of the input.
@@ -109,10 +109,10 @@ def _loss(have: torch.dtype, want: torch.dtype) -> str:
 
 def _script(case: Case, name: str) -> str:
     function = case.subject.name
-    original = "inner"
     body = [
         "node = (out[0] if isinstance(out, tuple) else out).grad_fn",
-        f"node.register_hook(lambda {original}, outer: print([g if g is None else (g.dtype, g.shape) for g in {original}]))",
+        "show = lambda grads, _: print([g if g is None else (g.dtype, g.shape) for g in grads])",
+        "node.register_hook(show)",
         "first = out[0] if isinstance(out, tuple) else out",
         f"first.sum().backward()  # prints what {function}.backward returned; look at `{name}`",
     ]

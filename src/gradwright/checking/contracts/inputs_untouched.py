@@ -17,15 +17,18 @@ linkedin/Liger-Kernel issues 254, 272 and 343.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.checking import repro
 from gradwright.checking.audit import audit, random_cotangent
-from gradwright.checking.case import Case, same_bits
+from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.tensors import same_bits
 
 
 @contract(asks="is it pure?")
@@ -33,11 +36,7 @@ def examine(case: Case) -> Outcome:
     """Compare the arguments' bytes around a forward and a backward."""
     run = case.forward()
     originals = [leaf for a in case.arguments for leaf in torch_compat.flatten(a.value)[0]]
-    passed = [
-        (a.name, leaf, a.origin)
-        for a in run.arguments
-        for leaf in torch_compat.flatten(a.value)[0]
-    ]
+    passed = [(a.name, leaf, a.origin) for a in run.arguments for leaf in torch_compat.flatten(a.value)[0]]
     watched = audit(case)
     stages = ["forward"]
     finding = _changed(case, passed, originals, run.outputs, "forward")
@@ -54,8 +53,8 @@ def examine(case: Case) -> Outcome:
 
 def _changed(
     case: Case,
-    passed: list[tuple[str, object, str]],
-    originals: list[object],
+    passed: Sequence[tuple[str, object, str]],
+    originals: Sequence[object],
     outputs: list[Tensor],
     stage: str,
 ) -> Finding | None:

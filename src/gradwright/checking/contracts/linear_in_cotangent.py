@@ -27,10 +27,11 @@ from torch import Tensor
 
 from gradwright.checking import repro
 from gradwright.checking.audit import random_cotangent
-from gradwright.checking.case import Case, join
+from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.tensors import join
 
 RELATIVE, OF_LARGEST = 1e-11, 1e-12
 """Allowances in float64, as a fraction of the terms compared and of the largest entry; wider in lower precision."""
@@ -150,7 +151,8 @@ def _not_additive(total: Deviation) -> tuple[str, str]:
     for dtype, unit in (("float32", 2.0**-24), ("float16", 2.0**-11), ("bfloat16", 2.0**-8)):
         if worst <= 2 * unit:
             return (
-                f"grad_output is rounded to {dtype} on its way: B(v + w) and B(v) + B(w) differ by a relative {worst:.1e}.",
+                f"grad_output is rounded to {dtype} on its way: B(v + w) and B(v) + B(w) differ by {worst:.1e} of "
+                "their size.",
                 f"look for a cast of grad_output to {dtype}.",
             )
     return (

@@ -26,12 +26,13 @@ from gradwright.checking.audit import audit, user_location
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.diagnose import Block, block_of, diagnose
-from gradwright.checking.guards import without_numbers
+from gradwright.checking.guards import without_gradients, without_numbers
 from gradwright.checking.jacobian import Comparison, compare, fits_dense
 from gradwright.checking.judge import State, largest_entry
 from gradwright.checking.projection import Projection, project
 from gradwright.checking.report import Evidence, Finding, Outcome, Where
 from gradwright.errors import describe_exception
+from gradwright.typing import Verdict
 
 MAX_EVIDENCE = 200
 UNKNOWN_REMEDY = "compare the formula of backward with the derivative of forward at the element named"
@@ -52,7 +53,7 @@ def examine(case: Case) -> Outcome:
             return _raises(case, watched.engine_error)
         return Outcome("skipped", f"{watched.obstacle}; see gradient-count and gradient-shape-and-dtype")
     exact = case.exact
-    obstacle = without_numbers(exact)
+    obstacle = without_numbers(exact) if exact.detached else without_gradients(exact)
     if obstacle is not None:
         return obstacle
     twin = ", judged on its float64 twin" if exact is not case else ""
@@ -116,7 +117,7 @@ def _dense(case: Case, twin: str) -> Outcome:
     if counts[State.UNRESOLVED]:
         notes.append(f"{counts[State.UNRESOLVED]} whose error bar is too wide to tell")
     undecided = counts[State.UNRESOLVED] + counts[State.UNDEFINED]
-    verdict = "unresolved" if undecided > total / 2 else "pass"
+    verdict: Verdict = "unresolved" if undecided > total / 2 else "pass"
     return Outcome(verdict, "; ".join(notes), (), sensitivity, evidence)
 
 
@@ -173,7 +174,7 @@ def _wrong(case: Case, comparison: Comparison, block: Block, blocks: list[Block]
 
 
 def _evidence(case: Case, comparison: Comparison) -> Evidence:
-    n, m = comparison.analytic.shape
+    m = comparison.analytic.shape[1]
     interesting = (comparison.analytic != 0) | (comparison.estimate.value != 0) | (comparison.state == State.WRONG)
     positions = interesting.reshape(-1).nonzero().flatten().tolist()
     stride = max(1, len(positions) // MAX_EVIDENCE)

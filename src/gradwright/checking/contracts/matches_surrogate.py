@@ -1,13 +1,13 @@
 """The rule is the vector-Jacobian product of the surrogate it declares.
 
 ## What it checks
-For a sample that declares ``surrogate=fn``: the gradient that backward gives equals the gradient PyTorch computes through
-``fn`` on the same arguments, element by element, for several signed random cotangents, and for one-hot cotangents when
-there are few outputs. The outputs of ``fn`` must have the shapes of forward's.
+For a sample that declares ``surrogate=fn``: the gradient that backward gives equals the gradient PyTorch computes
+through ``fn`` on the same arguments, element by element, for several signed random cotangents, and for one-hot
+cotangents when there are few outputs. The outputs of ``fn`` must have the shapes of forward's.
 
 ## Why it matters
-A straight-through or surrogate rule is wrong on purpose, so differences cannot check it, and such code ships untested. A
-declared surrogate is something to check against.
+A straight-through or surrogate rule is wrong on purpose, so differences cannot check it, and such code ships untested.
+A declared surrogate is something to check against.
 
 ## If it fails
 Either the rule or the declaration is not what was meant: compare them at the element named, above all at bounds, where

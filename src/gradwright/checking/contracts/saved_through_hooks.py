@@ -1,13 +1,15 @@
 """Tensors that backward needs are saved with save_for_backward, not kept on ctx.
 
 ## What it checks
-The attributes of ``ctx`` after forward, containers included. A tensor among them is reported with what follows from it,
-each shown by trying it: an input kept on ``ctx`` and edited in place between forward and backward gives a wrong gradient
-without an error; an output kept on ``ctx`` forms a reference cycle, so that its memory is freed only by the garbage
-collector; any other tensor bypasses saved-tensor hooks (activation offload, checkpointing) and stays alive after backward.
+The attributes of ``ctx`` after forward, containers included. A tensor among them is reported with what follows from
+it, each shown by trying it: an input kept on ``ctx`` and edited in place between forward and backward gives a wrong
+gradient without an error; an output kept on ``ctx`` forms a reference cycle, so that its memory is freed only by the
+garbage collector; any other tensor bypasses saved-tensor hooks (activation offload, checkpointing) and stays alive
+after backward.
 
 ## Why it matters
-``save_for_backward`` is what detects edits, breaks cycles, frees memory after backward and lets hooks move tensors away.
+``save_for_backward`` is what detects edits, breaks cycles, frees memory after backward and lets hooks move tensors
+away.
 
 ## If it fails
 Save it with ``ctx.save_for_backward`` and read it from ``ctx.saved_tensors``.
@@ -74,9 +76,7 @@ def _consequence(
             message = f"the input `{argument.name}` is kept on ctx as ctx.{attribute} instead of being saved"
             if stale is not None:
                 right, wrong, index = stale
-                message += (
-                    ": an in-place edit between forward and backward is not noticed and gives a wrong gradient."
-                )
+                message += ": an in-place edit between forward and backward is not noticed and gives a wrong gradient."
                 return Finding(
                     "fail",
                     message,

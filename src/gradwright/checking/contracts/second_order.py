@@ -1,9 +1,9 @@
 """Differentiating the gradient again gives its derivative, or raises.
 
 ## What it checks
-The rule B(x; v) is differentiated by PyTorch (double backward) and by differences, along random directions: once for each
-input and once for each incoming gradient. The comparison is with the rule itself, so it holds for straight-through rules
-too; it is not judged while the first derivative is wrong. The verdict is ``unsupported`` when PyTorch raises
+The rule B(x; v) is differentiated by PyTorch (double backward) and by differences, along random directions: once for
+each input and once for the incoming gradients. The comparison is with the rule itself, so it holds for straight-through
+rules too; it is not judged while the first derivative is wrong. The verdict is ``unsupported`` when PyTorch raises
 (``@once_differentiable`` does), and ``fail`` when the second derivative is silently wrong or missing.
 
 ## Why it matters
@@ -21,6 +21,7 @@ pytorch/pytorch issues 58509, 76185 and 104040.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,18 +30,26 @@ from torch import Tensor
 from gradwright import torch_compat
 from gradwright.checking import repro
 from gradwright.checking.audit import graph_nodes, random_cotangent
-from gradwright.checking.case import Case, Pass
+from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
-from gradwright.checking.differences import FIRST_STEP, Behaviour, Estimate, differentiate_sum, element_steps
+from gradwright.checking.differences import (
+    FIRST_STEP,
+    Behaviour,
+    Estimate,
+    VectorFunction,
+    differentiate_sum,
+    element_steps,
+)
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import UNRESOLVED_BAR, acquitted, one_unit_away
+from gradwright.checking.parts import Pass
 from gradwright.checking.projection import rounding_of_sum, signed
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.errors import describe_exception
 
 HINT = (
-    "a tensor that forward computed and saved (or that backward detached) is a constant to double backward: recompute it "
-    "in backward from the saved inputs, or decorate backward with @once_differentiable so that it raises."
+    "a tensor that forward computed and saved (or that backward detached) is a constant to double backward: recompute "
+    "it in backward from the saved inputs, or decorate backward with @once_differentiable so that it raises."
 )
 
 
@@ -60,10 +69,10 @@ class Directional:
 @contract(asks="is the gradient right?", presupposes=("matches-differences", "linear-in-cotangent"))
 def examine(case: Case) -> Outcome:
     """Compare double backward with differences of the rule."""
+    case = case.exact
     obstacle = without_gradients(case)
     if obstacle is not None:
         return obstacle
-    case = case.exact
     v = random_cotangent(case, "second order v")
     generator = case.generator("second order w")
     weights = [signed(n, generator) for n in case.n]
@@ -123,8 +132,8 @@ def _refused(error: Exception) -> Outcome:
     if "once_differentiable" in str(error):
         return Outcome(
             "unsupported",
-            "declared first-order only (@once_differentiable): differentiating twice raises, but only when the incoming "
-            "gradient itself requires grad; after out.sum() PyTorch drops the second derivative silently "
+            "declared first-order only (@once_differentiable): differentiating twice raises, but only when the "
+            "incoming gradient itself requires grad; after out.sum() PyTorch drops the second derivative silently "
             "(pytorch/pytorch#76185)",
         )
     return Outcome("unsupported", f"differentiating twice raises {text}")
@@ -146,9 +155,7 @@ def _along_input(case: Case, k: int, v: Tensor, weights: list[Tensor], by_inputs
     return _directional(case, case.inputs[k].name, products, terms, x, u, again)
 
 
-def _double_backward_at(
-    case: Case, v: Tensor, weights: list[Tensor], flats: dict[int, Tensor]
-) -> list[Tensor] | None:
+def _double_backward_at(case: Case, v: Tensor, weights: list[Tensor], flats: dict[int, Tensor]) -> list[Tensor] | None:
     run: Pass = case.forward(flats)
     cotangents = [c.requires_grad_() for c in case.cotangents(v)]
     with case.sandbox():
@@ -167,7 +174,15 @@ def _along_cotangent(case: Case, v: Tensor, weights: list[Tensor], by_cotangent:
     return _directional(case, None, by_cotangent * q, terms, v, q, lambda: float((by_cotangent * q).sum()))
 
 
-def _directional(case: Case, name, products: Tensor, terms, x: Tensor, u: Tensor, again) -> Directional:  # type: ignore[no-untyped-def]
+def _directional(
+    case: Case,
+    name: str | None,
+    products: Tensor,
+    terms: VectorFunction,
+    x: Tensor,
+    u: Tensor,
+    again: Callable[[], float],
+) -> Directional:
     analytic = float(products.sum())
 
     def along(*scales: float) -> Estimate:
@@ -202,22 +217,18 @@ def _finding(case: Case, result: Directional, cut: bool) -> Finding:
         )
     else:
         message = (
-            f"the second derivative is silently wrong: differentiating the gradient again with respect to {subject} does "
-            "not give its derivative."
+            f"the second derivative is silently wrong: differentiating the gradient again with respect to {subject} "
+            "does not give its derivative."
         )
     where = Where(input=result.name)
     if result.name is None:
         return Finding("fail", message, HINT, where, result.analytic, result.numeric, result.bar)
     name = repro.variable(result.name)
     body = [
-        f"flat = [t.reshape(-1) for t in {repro.differentiable(case)}]"
-        if len(case.outputs) > 1
-        else f"flat = [{repro.differentiable(case)}.reshape(-1)]",
-        f"(grad,) = torch.autograd.grad(sum(t.sum() for t in flat), {name}, create_graph=True)",
+        f"total = sum(t.sum() for t in {repro.listed(case)})",
+        f"(grad,) = torch.autograd.grad(total, {name}, create_graph=True)",
         f"second = torch.autograd.grad(grad.sum(), {name}, allow_unused=True)[0] if grad.requires_grad else None",
         'print("gradient: ", grad)',
         'print("of its sum:", second, "which is not its derivative")',
     ]
-    return Finding(
-        "fail", message, HINT, where, result.analytic, result.numeric, result.bar, repro.script(case, body)
-    )
+    return Finding("fail", message, HINT, where, result.analytic, result.numeric, result.bar, repro.script(case, body))

@@ -1,0 +1,75 @@
+"""What a case is made of: the tensors it differentiates, its differentiable outputs, and one recorded forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwright import torch_compat
+from gradwright.checking.subject import Argument, Subject
+
+
+@dataclass(frozen=True)
+class Input:
+    """One tensor that the case differentiates with respect to."""
+
+    name: str
+    tensor: Tensor
+    argument: int
+    """Position of its argument in the call."""
+    leaf: int
+    """Position within the argument, when the argument is a container; else 0."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One differentiable output: its position among all output tensors, shape and dtype."""
+
+    position: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+@dataclass
+class Pass:
+    """One recorded forward pass, ready for a backward."""
+
+    arguments: list[Argument]
+    """What was passed, with the fresh tensors."""
+    inputs: list[Tensor]
+    """The fresh tensors that require grad, one for each :class:`Input`."""
+    outputs: list[Tensor]
+    """All output tensors, in order."""
+    differentiable: list[Tensor]
+    """Those that the case counts as differentiable."""
+
+    def gradients(self, cotangents: Sequence[Tensor], *, create_graph: bool = False) -> list[Tensor | None]:
+        """Run backward; the result has one gradient (or None) for each input."""
+        gradients = torch.autograd.grad(
+            self.differentiable, self.inputs, list(cotangents), create_graph=create_graph, allow_unused=True
+        )
+        return list(gradients)
+
+
+def differentiable_inputs(subject: Subject, arguments: Sequence[Argument]) -> list[Input]:
+    """Return the tensors to differentiate: those that require grad, or all floating ones when none does."""
+    found: list[tuple[Input, bool]] = []
+    for number, argument in enumerate(arguments):
+        if argument.origin == "buffer":
+            continue
+        leaves, _ = torch_compat.flatten(argument.value)
+        alone = isinstance(argument.value, Tensor)
+        if not alone and subject.kind == "Function":
+            continue  # autograd does not track tensors inside containers that are passed to a Function
+        paths = [""] if alone else torch_compat.leaf_paths(argument.value)
+        for i, (leaf, path) in enumerate(zip(leaves, paths)):
+            if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
+                asked = leaf.requires_grad or argument.origin == "parameter"
+                found.append((Input(argument.name + path, leaf.detach(), number, i), asked))
+    chosen = [item for item, asked in found if asked and arguments[item.argument].origin != "parameter"]
+    if not chosen:
+        return [item for item, _ in found]
+    return [item for item, asked in found if asked]
