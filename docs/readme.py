@@ -53,6 +53,8 @@ def run(command: str, folder: Path) -> str:
         encoding="utf-8",
         check=False,
     )
+    if result.returncode not in (0, 1):  # findings and failing tests are what the README shows; anything else is not
+        raise RuntimeError(f"`{command}` ended with status {result.returncode}:\n{result.stdout}{result.stderr}")
     lines = result.stdout.replace(f"{folder}{os.sep}", "").splitlines()
     return "\n".join(line.rstrip() for line in lines).strip("\n")
 

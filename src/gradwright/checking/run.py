@@ -15,7 +15,7 @@ from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import Contract, all_contracts
 from gradwright.checking.limits import TimeLimitError, time_limit
-from gradwright.checking.report import ContractResult, Finding, Outcome, Report, SampleNote, gravest
+from gradwright.checking.report import ContractResult, Finding, Outcome, Report, SampleNote, Where, gravest
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.errors import OptionError, SampleError, describe_exception, unknown_choice
@@ -177,7 +177,7 @@ def _examine_all(
         question=contract.asks,
         verdict=verdict,
         message=_message(outcomes, verdict),
-        findings=tuple(finding for outcome in outcomes for finding in outcome.findings),
+        findings=_distinct([finding for outcome in outcomes for finding in outcome.findings]),
         sensitivity=max(sensitivities, default=None),
         evidence=tuple(evidence for outcome in outcomes for evidence in outcome.evidence),
         seconds=time.perf_counter() - start,
@@ -233,6 +233,15 @@ def _required(outcome: Outcome) -> Outcome:
     message = f"{outcome.message} (required)"
     finding = Finding("fail", message, "support it, or leave it out of `require`.")
     return replace(outcome, verdict="fail", message=message, findings=(finding,))
+
+
+def _distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Drop findings that say the same of the same input and output for another sample."""
+    seen: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        place = finding.where or Where()
+        seen.setdefault((finding.verdict, finding.message, place.input, place.output), finding)
+    return tuple(seen.values())
 
 
 def _message(outcomes: Sequence[Outcome], verdict: Verdict) -> str:

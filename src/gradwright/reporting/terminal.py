@@ -83,7 +83,9 @@ def _findings(label: str, report: Report, pen: Pen, verbose: bool) -> None:
         for finding in shown:
             pen.blank()
             _finding(label, report, result, finding, pen)
-            if finding.repro and finding.repro not in scripts:
+            # On guessed inputs the first thing to do is to declare some; the script would only be in the way.
+            wanted = finding.verdict == "fail" or verbose
+            if wanted and finding.repro and finding.repro not in scripts:
                 scripts.add(finding.repro)
                 pen.blank()
                 pen.script(finding.repro, f"repro: {label}, {result.id}")

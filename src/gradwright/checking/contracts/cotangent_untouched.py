@@ -65,7 +65,7 @@ def _touched(case: Case, number: int, now: torch.Tensor, old: torch.Tensor) -> O
         'print("before:", before)',
         'print("after: ", g)',
     ]
-    finding = Finding("fail", message, HINT, where, now[index].item(), old[index].item(), 0.0, repro.script(case, body))
+    finding = Finding("fail", message, HINT, where, repro=repro.script(case, body))
     return Outcome("fail", message, (finding,))
 
 

@@ -78,14 +78,5 @@ def _changed(
         )
         body = [] if stage == "forward" else ["(out[0] if isinstance(out, tuple) else out).sum().backward()"]
         body += [f'print("{name} is now", {repro.variable(name)})']
-        return Finding(
-            "fail",
-            message,
-            hint,
-            Where(input=name, index=index),
-            now[index].item(),
-            old[index].item(),
-            0.0,
-            repro.script(case, body),
-        )
+        return Finding("fail", message, hint, Where(input=name, index=index), repro=repro.script(case, body))
     return None

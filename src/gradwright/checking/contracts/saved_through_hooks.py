@@ -76,16 +76,16 @@ def _consequence(
             message = f"the input `{argument.name}` is kept on ctx as ctx.{attribute} instead of being saved"
             if stale is not None:
                 right, wrong, index = stale
-                message += ": an in-place edit between forward and backward is not noticed and gives a wrong gradient."
+                message += (
+                    ": an in-place edit between forward and backward is not noticed and gives a wrong gradient "
+                    f"({wrong:.6g} instead of {right:.6g})."
+                )
                 return Finding(
                     "fail",
                     message,
                     hint,
                     Where(input=argument.name, index=index),
-                    wrong,
-                    right,
-                    0.0,
-                    _stale_script(case, argument.name),
+                    repro=_stale_script(case, argument.name),
                 )
             message += ": it is invisible to saved-tensor hooks (offload, checkpoint) and to the check for edits."
             return Finding("fail", message, hint, Where(input=argument.name))

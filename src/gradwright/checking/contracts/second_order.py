@@ -194,6 +194,8 @@ def _directional(
     # Along directions as large as x the rule itself is the natural size of its derivative.
     visible = max(size, 1e-3 * float(terms(x).nan_to_num(0.0).abs().sum()))
     allowed = rounding_of_sum(case.epsilon, products) + 1e-10 * size
+    if not math.isfinite(analytic):
+        allowed = 0.0  # nothing to round
     if int(estimate.behaviour) >= Behaviour.JUMP or not torch.isfinite(estimate.bar).item():
         return Directional(name, analytic, numeric, bar, False, True)
     if analytic == 0.0 and not bool(estimate.moved):
@@ -208,8 +210,14 @@ def _directional(
 
 def _finding(case: Case, result: Directional, cut: bool) -> Finding:
     subject = f"`{result.name}`" if result.name else "grad_output"
+    hint = HINT
     if not math.isfinite(result.analytic):
         message = f"the second derivative with respect to {subject} is {result.analytic}, where the gradient is smooth."
+        hint = (
+            "differentiate backward's formula by hand at this point: a root, a quotient or a power of zero in it is "
+            "finite itself but has no finite derivative; mask its input there, or decorate backward with "
+            "@once_differentiable."
+        )
     elif cut or result.analytic == 0.0:
         message = (
             f"the second derivative is silently missing: double backward finds no path from the gradient to {subject}, "
@@ -222,7 +230,7 @@ def _finding(case: Case, result: Directional, cut: bool) -> Finding:
         )
     where = Where(input=result.name)
     if result.name is None:
-        return Finding("fail", message, HINT, where, result.analytic, result.numeric, result.bar)
+        return Finding("fail", message, hint, where, result.analytic, result.numeric, result.bar)
     name = repro.variable(result.name)
     body = [
         f"total = sum(t.sum() for t in {repro.listed(case)})",
@@ -231,4 +239,4 @@ def _finding(case: Case, result: Directional, cut: bool) -> Finding:
         'print("gradient: ", grad)',
         'print("of its sum:", second, "which is not its derivative")',
     ]
-    return Finding("fail", message, HINT, where, result.analytic, result.numeric, result.bar, repro.script(case, body))
+    return Finding("fail", message, hint, where, result.analytic, result.numeric, result.bar, repro.script(case, body))
