@@ -200,7 +200,8 @@ class Case:
 
     def pull_surrogate(self, v: Tensor) -> list[Tensor]:
         """Return the VJP of ``v`` through the declared surrogate, as real float64 vectors."""
-        run = self.surrogate_pass()
+        with self.sandbox():
+            run = self.surrogate_pass()
         pairs = [(out, c) for out, c in zip(run.outputs, self.cotangents(v)) if out.requires_grad]
         if not pairs:
             return [torch.zeros(n, dtype=torch.float64) for n in self.n]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -240,7 +241,8 @@ def _distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     seen: dict[tuple[object, ...], Finding] = {}
     for finding in findings:
         place = finding.where or Where()
-        seen.setdefault((finding.verdict, finding.message, place.input, place.output), finding)
+        words = re.sub(r"[-+.\d]+", "#", finding.message)
+        seen.setdefault((finding.verdict, words, place.input, place.output), finding)
     return tuple(seen.values())
 
 
