@@ -1,4 +1,4 @@
-"""Samples for the Functions of entmax and snntorch: inputs of the kind they are used on, and what their rules stand for.
+"""Samples for the Functions of entmax and snntorch: inputs of the kind they are used on, and what their rules mean.
 
 The surrogates are written from the packages' own documentation, as primitives whose derivative is the documented one.
 Names are ``module:Class``, because two modules define an ``ATan``.
