@@ -87,6 +87,11 @@ def node_function(node: Any) -> type[Function] | None:
     return owner if isinstance(owner, type) and issubclass(owner, Function) else None
 
 
+def edits(tensor: Any) -> int:
+    """Return how many in-place changes of a tensor autograd has noticed."""
+    return int(tensor._version)
+
+
 def is_delayed_error(node: Any) -> bool:
     """Tell whether a graph node is the one that ``once_differentiable`` leaves to raise when it is run."""
     return type(node).__name__ == "Error"

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright.checking.case import Case
-from gradwright.checking.diagnose import block_of, diagnose
+from gradwright.checking.diagnose import Block, block_of, diagnose
 from gradwright.checking.jacobian import compare
 from gradwright.checking.judge import State
 from gradwright.checking.samples import Sample
@@ -107,13 +107,17 @@ CASES: list[tuple[str, Any, tuple[Any, ...], str]] = [
 ]
 
 
+def blocks_of(case: Case) -> list[Block]:
+    comparisons = [compare(case, k, 0) for k in range(len(case.inputs))]
+    return [block_of(case, comparison) for comparison in comparisons if comparison is not None]
+
+
 @pytest.mark.parametrize(
     ("label", "target", "inputs", "words"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)]
 )
 def test_label_and_words(label: str, target: Any, inputs: tuple[Any, ...], words: str) -> None:
-    case = Case(as_subject(target), Sample(inputs))
-    blocks = [block_of(case, comparison, 0) for comparison in compare(case)]
-    wrong = [b for b, c in zip(blocks, compare(case)) if bool((c.state == State.WRONG).any())]
+    blocks = blocks_of(Case(as_subject(target), Sample(inputs)))
+    wrong = [b for b in blocks if bool((b.comparison.state == State.WRONG).any())]
     assert wrong, "the mistake itself must be seen"
     found = diagnose(wrong[0], blocks)
     assert found is not None
@@ -124,6 +128,21 @@ def test_label_and_words(label: str, target: Any, inputs: tuple[Any, ...], words
 
 def test_no_hypothesis_is_better_than_a_wrong_one() -> None:
     case = Case(as_subject(exp_with(lambda ctx, g: g * torch.tensor([1.3, -7.1, 0.2, 11.0]).double())), Sample((x(4),)))
-    (comparison,) = compare(case)
-    block = block_of(case, comparison, 0)
+    (block,) = blocks_of(case)
     assert diagnose(block, [block]) is None
+
+
+@pytest.mark.parametrize(
+    ("label", "backward"),
+    [
+        ("wrong-sign", lambda ctx, g: -g * ctx.saved_tensors[0]),
+        ("missing-factor", lambda ctx, g: g),
+        ("zero-region", with_hole),
+    ],
+)
+def test_labels_of_a_large_input_with_a_pattern(label: str, backward: Any) -> None:
+    (block,) = blocks_of(Case(as_subject(exp_with(backward)), Sample((x(500),))))
+    assert not block.whole
+    found = diagnose(block, [block])
+    assert found is not None
+    assert found.label == label

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright.checking.case import Case
-from gradwright.checking.jacobian import analytic_jacobian, compare, fits_dense
+from gradwright.checking.jacobian import Comparison, compare
 from gradwright.checking.judge import State
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
@@ -21,8 +21,14 @@ def case(target: Any, *inputs: Any, level: Any = "standard") -> Case:
     return Case(as_subject(target), Sample(inputs), level=level)
 
 
+def compared(target: Any, *inputs: Any, level: Any = "standard") -> Comparison:
+    comparison = compare(case(target, *inputs, level=level), 0, 0)
+    assert comparison is not None
+    return comparison
+
+
 def states(target: Any, *inputs: Any) -> set[State]:
-    return {State(int(s)) for c in compare(case(target, *inputs)) for s in c.state.flatten()}
+    return {State(int(s)) for s in compared(target, *inputs).state.flatten()}
 
 
 def t(*values: float) -> Tensor:
@@ -31,9 +37,9 @@ def t(*values: float) -> Tensor:
 
 def test_analytic_jacobian_is_laid_out_input_by_output() -> None:
     w = torch.randn(3, 2, dtype=torch.float64)
-    (jacobian,), missing = analytic_jacobian(case(lambda x: x @ w, torch.randn(3, dtype=torch.float64)))
-    assert torch.equal(jacobian, w)
-    assert missing == [False]
+    comparison = compared(lambda x: x @ w, torch.randn(3, dtype=torch.float64))
+    assert torch.equal(comparison.analytic, w)
+    assert not comparison.none
 
 
 class GreedyMax(Function):
@@ -63,8 +69,11 @@ def test_wrong_element_among_right_ones_is_the_only_one_accused() -> None:
         grad[2] = 0
         return grad
 
-    (comparison,) = compare(case(variant(Exp, "HoleExp", backward=backward), torch.randn(5, dtype=torch.float64)))
+    hole = variant(Exp, "HoleExp", backward=backward)
+    comparison = compared(hole, torch.randn(5, dtype=torch.float64))
     assert comparison.state.eq(int(State.WRONG)).nonzero().tolist() == [[2, 2]]
+    large = compared(hole, torch.randn(3000, dtype=torch.float64))
+    assert large.pattern.elements()[large.state == State.WRONG].tolist() == [2]
 
 
 def test_ill_conditioned_but_right_is_not_accused() -> None:
@@ -76,10 +85,22 @@ def test_aliasing_steps_do_not_accuse() -> None:
     assert State.WRONG not in states(torch.sin, t(1e10))
 
 
-def test_size_decides_between_dense_and_projected() -> None:
-    assert fits_dense(case(torch.sin, torch.randn(10, dtype=torch.float64)))
-    assert not fits_dense(case(torch.sin, torch.randn(1000, dtype=torch.float64)))
-    assert not fits_dense(case(torch.sin, torch.randn(30, dtype=torch.float64), level="quick"))
+def test_structure_decides_what_is_compared_entry_by_entry() -> None:
+    big = torch.randn(1000, dtype=torch.float64)
+    assert compared(torch.sin, big).pattern.groups == 1
+    assert compare(case(lambda x: x.softmax(0), big), 0, 0) is None
+    rows = compared(lambda x: x.softmax(-1), big.reshape(100, 10))
+    assert (rows.pattern.groups, rows.pattern.rests) == (10, 10)
+    assert compare(case(lambda x: x.softmax(-1), big.reshape(20, 50), level="quick"), 0, 0) is None
+
+
+def test_a_pattern_that_misleads_does_not_accuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Rows depend on each other through their maximum; believed independent, the sums over rows disagree.
+    from gradwright.checking import pattern
+
+    monkeypatch.setattr(pattern, "_independent", lambda *place: True)
+    x = torch.randn(30, 20, dtype=torch.float64)
+    assert State.WRONG not in states(lambda t: t * t.amax(), x)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -133,6 +133,11 @@ class Case:
         start = sum(self._sizes[:output])
         return slice(start, start + self._sizes[output])
 
+    def real_output_shape(self, output: int) -> tuple[int, ...]:
+        """Return the shape of the ``output``-th differentiable output, with a last dimension of 2 if it is complex."""
+        item = self.outputs[output]
+        return (*item.shape, 2) if item.dtype.is_complex else tuple(item.shape)
+
     # ---------------------------------------------------------------- evaluation
 
     def forward(self, flats: Mapping[int, Tensor] | None = None, *, function: type[Function] | None = None) -> Pass:

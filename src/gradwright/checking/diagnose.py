@@ -5,6 +5,7 @@ Hypotheses are tried in order of simplicity; the first that explains every resol
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,16 +29,44 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Block:
-    """Entries of one input-output block that are known well enough to reason about; shape (n, m_block)."""
+    """The compared entries of one input-output block; tensors have the shape (C, M) of its pattern."""
 
     case: Case
-    input: int
-    output: int
-    analytic: Tensor
-    numeric: Tensor
+    comparison: Comparison
     bar: Tensor
+    """Error bars, with the allowance for rounding in the analytic values."""
     known: Tensor
-    none: bool
+    """Entries that are known well enough to reason about."""
+
+    @property
+    def input(self) -> int:
+        """Number of the input."""
+        return self.comparison.input
+
+    @property
+    def output(self) -> int:
+        """Number of the differentiable output."""
+        return self.comparison.output
+
+    @property
+    def analytic(self) -> Tensor:
+        """What backward gives."""
+        return self.comparison.analytic
+
+    @property
+    def numeric(self) -> Tensor:
+        """What differences give."""
+        return self.comparison.estimate.value
+
+    @functools.cached_property
+    def elements(self) -> Tensor:
+        """The input element behind each entry."""
+        return self.comparison.pattern.elements()
+
+    @property
+    def whole(self) -> bool:
+        """True when every entry of the block was compared, so that its rows and columns can be moved about."""
+        return not self.comparison.pattern.pairs
 
     @property
     def name(self) -> str:
@@ -54,22 +83,11 @@ class Block:
 Hypothesis = Callable[[Block, Sequence[Block]], Diagnosis | None]
 
 
-def block_of(case: Case, comparison: Comparison, output: int) -> Block:
-    """Cut the entries of one output out of a comparison."""
-    where = case.output_slice(output)
-    estimate = comparison.estimate
-    state = comparison.state[:, where]
-    known = (state == State.FINE) | (state == State.WRONG)
-    return Block(
-        case,
-        comparison.input,
-        output,
-        comparison.analytic[:, where],
-        estimate.value[:, where],
-        estimate.bar[:, where] + comparison.allowed[:, where],
-        known & estimate.bar[:, where].isfinite(),
-        comparison.none,
-    )
+def block_of(case: Case, comparison: Comparison) -> Block:
+    """Prepare a comparison for diagnosis."""
+    state, bar = comparison.state, comparison.estimate.bar
+    known = ((state == State.FINE) | (state == State.WRONG)) & bar.isfinite()
+    return Block(case, comparison, bar + comparison.allowed, known)
 
 
 def diagnose(block: Block, others: Sequence[Block]) -> Diagnosis | None:
@@ -101,9 +119,10 @@ def _not_a_number(block: Block, others: Sequence[Block]) -> Diagnosis | None:
 
 
 def _dropped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
-    if not block.none and bool((block.analytic[block.known] != 0).any()):
+    none = block.comparison.none
+    if not none and bool((block.analytic[block.known] != 0).any()):
         return None
-    got = "None" if block.none else "zeros"
+    got = "None" if none else "zeros"
     return Diagnosis(
         "dropped",
         f"backward returns {got} for {block.name} although the output moves with it",
@@ -128,8 +147,8 @@ def _cotangent_ignored(block: Block, others: Sequence[Block]) -> Diagnosis | Non
 def _surrogate(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     if not bool((block.numeric.abs() <= block.bar)[block.known].all()):
         return None
-    square = block.analytic.shape[0] == block.analytic.shape[1]
-    identity = square and torch.allclose(block.analytic, torch.eye(len(block.analytic), dtype=torch.float64))
+    diagonal = block.elements == torch.arange(block.analytic.shape[1])
+    identity = bool(diagonal.any()) and torch.equal(block.analytic, diagonal.to(torch.float64))
     rule = "the identity (straight-through)" if identity else "not zero"
     example = "lambda x: x" if identity else "the function whose derivative the rule uses"
     return Diagnosis(
@@ -180,7 +199,8 @@ def _name_factor(block: Block, factor: float) -> str:
 
 def _swapped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     for other in others:
-        if other.input == block.input or other.numeric.shape != block.numeric.shape:
+        same_kind = block.whole and other.whole and other.numeric.shape == block.numeric.shape
+        if other.input == block.input or not same_kind:
             continue
         if block.explains(other.numeric) and other.explains(block.numeric):
             return Diagnosis(
@@ -192,16 +212,13 @@ def _swapped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
 
 
 def _elementwise_factor(block: Block, others: Sequence[Block]) -> Diagnosis | None:
-    n = block.analytic.shape[0]
     case = block.case
-    candidates: list[tuple[str, Tensor]] = []
-    for k, item in enumerate(case.inputs):
-        if case.n[k] == n:
-            candidates.append((f"`{item.name}`", case.base[k].to(torch.float64)))
-    if block.analytic.shape[1] == n:
+    n, m = case.n[block.input], block.analytic.shape[1]
+    candidates = [(f"`{i.name}`", case.base[k].to(torch.float64)) for k, i in enumerate(case.inputs) if case.n[k] == n]
+    if m == n:
         candidates.append(("the output", case.value()[case.output_slice(block.output)]))
     for name, values in candidates:
-        factor = values.unsqueeze(1)
+        factor = values[block.elements]
         if block.explains(block.numeric / factor):
             return Diagnosis("missing-factor", f"the factor {name} is missing", f"multiply the gradient by {name}")
         if block.explains(block.numeric * factor):
@@ -230,7 +247,8 @@ def _low_precision(block: Block, others: Sequence[Block]) -> Diagnosis | None:
 
 def _transposed(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     shape = block.case.inputs[block.input].tensor.shape
-    if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 2 or block.case.inputs[block.input].tensor.is_complex():
+    square = len(shape) == 2 and shape[0] == shape[1] > 1
+    if not square or not block.whole or block.case.inputs[block.input].tensor.is_complex():
         return None
     turned = block.numeric.reshape(*shape, -1).transpose(0, 1).reshape(block.numeric.shape)
     if not block.explains(turned):
@@ -244,15 +262,14 @@ def _transposed(block: Block, others: Sequence[Block]) -> Diagnosis | None:
 
 def _region(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     wrong = block.known & ((block.analytic - block.numeric).abs() > block.bar)
-    rows = wrong.any(dim=1)
-    zero_there = bool((block.analytic[rows] == 0).all())
-    if not zero_there or bool(rows.all()):
+    elements = block.elements[wrong].unique()
+    n = block.case.n[block.input]
+    if bool((block.analytic[wrong] != 0).any()) or len(elements) == n:
         return None
-    first = int(rows.nonzero()[0])
-    index = list(block.case.locate_input(block.input, first))
+    index = list(block.case.locate_input(block.input, int(elements[0])))
     return Diagnosis(
         "zero-region",
-        f"{int(rows.sum())} of {len(rows)} elements of {block.name} get no gradient, from index {index} on",
+        f"{len(elements)} of {n} elements of {block.name} get no gradient, from index {index} on",
         "look for an off-by-one bound, a block size that does not divide the length, or a write that overwrites "
         "instead of accumulating",
     )

@@ -198,17 +198,18 @@ def _ladder_chunk(
     h = h.unsqueeze(-1)
     forward, backward = (plus - centre) / h, (centre - minus) / h
     value, bar = _romberg((plus - minus) / (2 * h), noise / h, RATIO**2)
-    right, right_bar = _one_sided(forward, rounding / h)
-    left, left_bar = _one_sided(backward, rounding / h)
-    for side, side_bar in ((right, right_bar), (left, left_bar)):
-        # One side outside the domain: central differences never existed.
-        alone = ~bar.isfinite() & side_bar.isfinite()
-        value, bar = torch.where(alone, side, value), torch.where(alone, side_bar, bar)
-
     behaviour = _behaviour(forward, backward, h, rounding)
     kink = behaviour == Behaviour.KINK
-    lower = torch.where(kink, (left - left_bar).minimum(right - right_bar), value - bar)
-    upper = torch.where(kink, (left + left_bar).maximum(right + right_bar), value + bar)
+    lower, upper = value - bar, value + bar
+    if bool(kink.any()) or not bool(bar.isfinite().all()):
+        right, right_bar = _one_sided(forward, rounding / h)
+        left, left_bar = _one_sided(backward, rounding / h)
+        for side, side_bar in ((right, right_bar), (left, left_bar)):
+            # One side outside the domain: central differences never existed.
+            alone = ~bar.isfinite() & side_bar.isfinite()
+            value, bar = torch.where(alone, side, value), torch.where(alone, side_bar, bar)
+        lower = torch.where(kink, (left - left_bar).minimum(right - right_bar), value - bar)
+        upper = torch.where(kink, (left + left_bar).maximum(right + right_bar), value + bar)
     moved = ((plus != centre) | (minus != centre)).any(dim=0)
     return Estimate(value, bar, lower, upper, behaviour, moved)
 

@@ -1,29 +1,48 @@
-"""Dense comparison: the whole Jacobian, analytic against differences, entry by entry. For small cases."""
+"""Entry-by-entry comparison of Jacobians, analytic against differences, each entry with its own bar.
+
+For every input-output block whose pattern (see :mod:`pattern`) needs few enough groups of columns; other blocks are
+compared along random projections.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gradwright.checking.case import Case
-from gradwright.checking.differences import Estimate, VectorFunction, differentiate, element_steps, one_hot
+from gradwright.checking.differences import (
+    FIRST_STEP,
+    Estimate,
+    VectorFunction,
+    differentiate,
+    element_steps,
+    one_hot,
+)
 from gradwright.checking.judge import State, Tolerance, judge, largest_entry, one_unit_away, prosecute
+from gradwright.checking.pattern import Pattern, dense_pattern, find_pattern
 from gradwright.typing import Level
 
-DENSE_LIMIT: dict[Level, int] = {"quick": 24, "standard": 160, "full": 512}
-"""Largest number of real inputs, and of real outputs, for which the Jacobian is compared entry by entry."""
-DENSE_SECONDS = 10.0
-"""A forward so slow that the dense comparison would take longer is compared by projections."""
-EVALUATIONS_PER_COLUMN = 30
+GROUP_LIMIT: dict[Level, int] = {"quick": 24, "standard": 160, "full": 512}
+"""Largest number of groups, and of backwards, for which a block is compared entry by entry."""
+SECONDS_PER_BLOCK: dict[Level, float] = {"quick": 0.5, "standard": 3.0, "full": 60.0}
+"""A forward so slow that a block would take longer is compared by projections."""
+EVALUATIONS_PER_GROUP = 30
+DENSE_ENTRIES = 400
+"""Blocks with fewer entries than this are compared whole: looking for a pattern would cost more than it saves."""
+MAX_CONFIRMED = 8
 
 
 @dataclass
 class Comparison:
-    """Analytic and numeric Jacobian with respect to one input; all tensors have the shape (n, m)."""
+    """One block compared; the tensors have the shape (C, M) of its pattern."""
 
     input: int
+    output: int
+    pattern: Pattern
     analytic: Tensor
     estimate: Estimate
     state: Tensor
@@ -32,95 +51,182 @@ class Comparison:
     """True when backward gave no gradient at all for this input."""
 
 
-def fits_dense(case: Case) -> bool:
-    """Tell whether the whole Jacobian of the case is affordable at its level."""
-    limit = DENSE_LIMIT[case.level]
-    evaluations = EVALUATIONS_PER_COLUMN * sum(case.n) + 2 * case.m
-    return sum(case.n) <= limit and case.m <= limit and evaluations * case.forward_seconds <= DENSE_SECONDS
-
-
-def compare(case: Case) -> list[Comparison]:
-    """Compare the Jacobians of all inputs, and try what is accused."""
-    analytic, missing = analytic_jacobian(case)
-    epsilon = case.output_epsilon()
+def compare(case: Case, k: int, o: int) -> Comparison | None:
+    """Compare one block entry by entry, and try what is accused; None when the block is too large for that."""
+    pattern = affordable_pattern(case, k, o)
+    if pattern is None:
+        return None
+    analytic, none = _analytic(case, k, o, pattern)
+    estimate = _numeric(case, k, o, pattern)
+    largest = largest_entry(analytic, estimate.value)
     tolerance = Tolerance.for_epsilon(case.epsilon)
-    estimates = []
-    for k in range(len(case.inputs)):
-        x = case.base[k]
-        directions = one_hot(case.n[k], range(case.n[k]))
-        estimates.append(differentiate(column(case, k), x, directions, element_steps(x), epsilon))
-    largest = largest_entry(*analytic, *(e.value for e in estimates))
-    scatter: list[list[Tensor]] = []
-
-    def spread(k: int) -> Tensor:
-        if not scatter:
-            scatter.append(_analytic_scatter(case, analytic))
-        return scatter[0][k]
-
-    comparisons = []
-    for k, (a, estimate) in enumerate(zip(analytic, estimates)):
-        x = case.base[k]
-        state = judge(a, estimate, largest, tolerance)
-        state = prosecute(
-            state,
-            a,
-            estimate,
-            largest,
-            tolerance,
-            f=column(case, k),
-            x=x,
-            directions=one_hot(case.n[k], range(case.n[k])),
-            steps=element_steps(x),
-            epsilon=epsilon,
-            analytic_spread=lambda k=k: spread(k),  # type: ignore[misc]
-        )
-        _try_joint_directions(case, k, a, state, largest, tolerance)
-        comparisons.append(Comparison(k, a, estimate, state, tolerance.at(a, estimate.value, largest), missing[k]))
-    return comparisons
+    state = judge(analytic, estimate, largest, tolerance)
+    state = _tried(case, k, o, pattern, analytic, estimate, state, largest, tolerance)
+    _try_joint_directions(case, k, o, pattern, analytic, state, largest, tolerance)
+    return Comparison(k, o, pattern, analytic, estimate, state, tolerance.at(analytic, estimate.value, largest), none)
 
 
-def column(case: Case, k: int) -> VectorFunction:
-    """Return the case as a function of its ``k``-th input alone."""
-    return lambda flat: case.value({k: flat})
+def affordable_pattern(case: Case, k: int, o: int) -> Pattern | None:
+    """Return the pattern of a block if comparing all its entries is affordable at the level of the case."""
+    n, m = case.n[k], case.output_size(o)
+    pattern = dense_pattern(case, k, o) if n * m <= DENSE_ENTRIES else find_pattern(case, k, o)
+    limit = GROUP_LIMIT[case.level]
+    evaluations = EVALUATIONS_PER_GROUP * pattern.groups + 2 * pattern.rests
+    if pattern.groups > limit or pattern.rests > limit:
+        return None
+    return pattern if evaluations * case.forward_seconds <= SECONDS_PER_BLOCK[case.level] else None
 
 
-def analytic_jacobian(case: Case, flats: dict[int, Tensor] | None = None) -> tuple[list[Tensor], list[bool]]:
-    """Return the Jacobian that backward gives, one (n, m) tensor for each input, and where it gave None throughout.
+def block_function(case: Case, k: int, o: int) -> VectorFunction:
+    """Return one output of the case as a function of its ``k``-th input alone."""
+    where = case.output_slice(o)
+    return lambda flat: case.value({k: flat})[where]
 
-    Every row comes from a fresh forward, so that nothing one backward does can reach the next.
-    """
-    jacobian = [torch.zeros(n, case.m, dtype=torch.float64) for n in case.n]
-    missing = [True] * len(case.n)
-    for j in range(case.m):
+
+def _analytic(
+    case: Case, k: int, o: int, pattern: Pattern, flats: Mapping[int, Tensor] | None = None
+) -> tuple[Tensor, bool]:
+    """Return what backward gives for the entries of the pattern; every backward follows a fresh forward."""
+    start = case.output_slice(o).start
+    analytic = torch.zeros(pattern.groups, len(pattern.rest_of), dtype=torch.float64)
+    none = True
+    for rest in range(pattern.rests):
+        rows = (pattern.rest_of == rest).nonzero().flatten()
         v = torch.zeros(case.m, dtype=torch.float64)
-        v[j] = 1.0
-        for k, gradient in enumerate(case.pull(v, flats)):
-            if gradient is not None:
-                missing[k] = False
-                jacobian[k][:, j] = gradient
-    return jacobian, [none and case.m > 0 for none in missing]
+        v[start + rows] = 1.0
+        gradient = case.pull(v, flats)[k]
+        if gradient is not None:
+            none = False
+            analytic[:, rows] = gradient[pattern.element[pattern.slice_of[rows]]].t()
+    return analytic, none and pattern.rests > 0
 
 
-def _analytic_scatter(case: Case, analytic: list[Tensor]) -> list[Tensor]:
+def _directions(case: Case, k: int, pattern: Pattern) -> Tensor:
+    """Return one direction for each group, scaled to the size of the elements it moves, shape (C, n)."""
+    scale = element_steps(case.base[k]) / FIRST_STEP
+    directions = torch.zeros(pattern.groups, case.n[k], dtype=torch.float64)
+    for c in range(pattern.groups):
+        members = pattern.element[:, c]
+        directions[c, members] = scale[members]
+    return directions
+
+
+def _numeric(case: Case, k: int, o: int, pattern: Pattern) -> Estimate:
+    epsilon = case.output_epsilon()[case.output_slice(o)]
+    directions = _directions(case, k, pattern)
+    steps = torch.full((pattern.groups,), FIRST_STEP, dtype=torch.float64)
+    estimate = differentiate(block_function(case, k, o), case.base[k], directions, steps, epsilon)
+    return _per_element(case, k, pattern, estimate)
+
+
+def _per_element(case: Case, k: int, pattern: Pattern, estimate: Estimate) -> Estimate:
+    """Turn derivatives along scaled directions into those with respect to the elements."""
+    scale = (element_steps(case.base[k]) / FIRST_STEP)[pattern.elements()]
+    return Estimate(
+        estimate.value / scale,
+        estimate.bar / scale,
+        estimate.lower / scale,
+        estimate.upper / scale,
+        estimate.behaviour,
+        estimate.moved,
+    )
+
+
+def _tried(
+    case: Case,
+    k: int,
+    o: int,
+    pattern: Pattern,
+    analytic: Tensor,
+    estimate: Estimate,
+    state: Tensor,
+    largest: float,
+    tolerance: Tolerance,
+) -> Tensor:
+    """Prosecute the accused entries, and confirm the worst ones along a single element if the pattern was used."""
+    scale = (element_steps(case.base[k]) / FIRST_STEP)[pattern.elements()]
+
+    @functools.cache
+    def spread() -> Tensor:
+        return scale * _analytic_scatter(case, k, o, pattern, analytic)
+
+    scaled = Estimate(
+        estimate.value * scale,
+        estimate.bar * scale,
+        estimate.lower * scale,
+        estimate.upper * scale,
+        estimate.behaviour,
+        estimate.moved,
+    )
+    state = prosecute(
+        state,
+        analytic * scale,
+        scaled,
+        largest_entry(analytic * scale, scaled.value),
+        tolerance,
+        f=block_function(case, k, o),
+        x=case.base[k],
+        directions=_directions(case, k, pattern),
+        steps=torch.full((pattern.groups,), FIRST_STEP, dtype=torch.float64),
+        epsilon=case.output_epsilon()[case.output_slice(o)],
+        analytic_spread=spread,
+    )
+    if pattern.pairs and bool((state == State.WRONG).any()) and not _confirmed(case, k, o, pattern, state, analytic):
+        state = torch.where(state == State.WRONG, int(State.UNRESOLVED), state.int()).to(torch.int8)
+    return state
+
+
+def _confirmed(case: Case, k: int, o: int, pattern: Pattern, state: Tensor, analytic: Tensor) -> bool:
+    """Tell whether some accused entry is wrong without the help of the pattern, which could be an accident."""
+    elements = pattern.elements()
+    x, where = case.base[k], case.output_slice(o)
+    tolerance = Tolerance.for_epsilon(case.epsilon)
+    for c, j in (state == State.WRONG).nonzero()[:MAX_CONFIRMED].tolist():
+        i = int(elements[c, j])
+        v = torch.zeros(case.m, dtype=torch.float64)
+        v[where.start + j] = 1.0
+        alone = case.pull_all(v)[k][[i]].unsqueeze(0)
+        estimate = differentiate(
+            lambda flat, j=j: case.value({k: flat})[where.start + j : where.start + j + 1],  # type: ignore[misc]
+            x,
+            one_hot(case.n[k], [i]),
+            element_steps(x)[[i]],
+            case.output_epsilon()[where.start + j : where.start + j + 1],
+        )
+        if int(judge(alone, estimate, largest_entry(alone, estimate.value), tolerance)) == State.WRONG:
+            return True
+    return False
+
+
+def _analytic_scatter(case: Case, k: int, o: int, pattern: Pattern, analytic: Tensor) -> Tensor:
     """Return how far the analytic entries move when each input element moves by one rounding unit (largest of two)."""
     generator = case.generator("scatter")
-    spread = [torch.zeros_like(a) for a in analytic]
+    spread = torch.zeros_like(analytic)
     for _ in range(2):
-        flats = {k: one_unit_away(x, generator) for k, x in enumerate(case.base)}
-        moved, _ = analytic_jacobian(case, flats)
-        spread = [s.maximum((m - a).abs().nan_to_num(0.0)) for s, m, a in zip(spread, moved, analytic)]
+        flats = {number: one_unit_away(x, generator) for number, x in enumerate(case.base)}
+        moved, _ = _analytic(case, k, o, pattern, flats)
+        spread = spread.maximum((moved - analytic).abs().nan_to_num(0.0))
     return spread
 
 
 def _try_joint_directions(
-    case: Case, k: int, analytic: Tensor, state: Tensor, largest: float, tolerance: Tolerance
+    case: Case,
+    k: int,
+    o: int,
+    pattern: Pattern,
+    analytic: Tensor,
+    state: Tensor,
+    largest: float,
+    tolerance: Tolerance,
 ) -> None:
-    """At kinks, test the flagged columns together too: a rule may pass each one-sided interval and still be wrong.
+    """At kinks, test the flagged elements together too: a rule may pass each one-sided interval and still be wrong.
 
     A max that gives the full gradient to each of two tied elements passes every one-hot test, but not along (1, 1).
     """
-    flagged = (state == State.SUBGRADIENT).any(dim=1)
-    if int(flagged.sum()) < 2:
+    elements = pattern.elements()
+    flagged = torch.zeros(case.n[k], dtype=torch.bool)
+    flagged[elements[state == State.SUBGRADIENT]] = True
+    if int(flagged.sum()) < 2 or pattern.groups < 2:
         return
     generator = case.generator("joint directions")
     signs = torch.randint(0, 2, (2, case.n[k]), generator=generator).to(torch.float64) * 2 - 1
@@ -128,9 +234,10 @@ def _try_joint_directions(
     directions = torch.cat([torch.ones(1, case.n[k], dtype=torch.float64), signs * size]) * flagged
     x = case.base[k]
     steps = element_steps(x)[flagged].min().expand(len(directions))
-    estimate = differentiate(column(case, k), x, directions, steps, case.output_epsilon())
-    along = judge(directions @ analytic, estimate, largest, tolerance)
-    convicted = (along == State.WRONG).any(dim=0)
+    epsilon = case.output_epsilon()[case.output_slice(o)]
+    estimate = differentiate(block_function(case, k, o), x, directions, steps, epsilon)
+    along = torch.stack([(analytic * direction[elements]).sum(dim=0) for direction in directions])
+    convicted = (judge(along, estimate, largest, tolerance) == State.WRONG).any(dim=0)
     state[:, convicted] = torch.where(
         state[:, convicted] == State.SUBGRADIENT, int(State.WRONG), state[:, convicted].int()
     ).to(torch.int8)

@@ -18,6 +18,7 @@ from gradwright.checking.differences import Behaviour, Estimate, VectorFunction,
 
 MAX_PROSECUTED = 24
 """Columns that are prosecuted; when all of them are convicted the others stand accused by the same evidence."""
+MAX_PROSECUTED_OUTPUTS = 256
 PROSECUTION_SCALES = (1e-3, 1e-6, 1e-9, 1e-11)
 UNRESOLVED_BAR = 1e-3
 """A bar wider than this fraction of the value tells too little to call the entry fine."""
@@ -111,19 +112,30 @@ def prosecute(
     columns = (state == State.WRONG).any(dim=1).nonzero().flatten()
     worst_first = columns[discrepancy[columns].amax(dim=1).argsort(descending=True)]
     tried = worst_first[:MAX_PROSECUTED]
-    acquitted_any = False
+    outputs = _worst_outputs(state == State.WRONG, discrepancy)
+    a, r, allowed = (t[tried][:, outputs] for t in (analytic, discrepancy, allowed))
+    guilty = state[tried][:, outputs] == State.WRONG
+    acquitted = torch.zeros_like(guilty)
     for scale in PROSECUTION_SCALES:
-        finer = differentiate(f, x, directions[tried], steps[tried] * scale, epsilon, scales=(1.0,))
-        a, r = analytic[tried], discrepancy[tried]
-        inside = (a >= finer.lower - allowed[tried]) & (a <= finer.upper + allowed[tried])
-        acquitted = (state[tried] == State.WRONG) & (finer.bar <= r / 2) & finer.moved & inside
-        state[tried] = torch.where(acquitted, int(State.UNRESOLVED), state[tried].int()).to(torch.int8)
-        acquitted_any |= bool(acquitted.any())
-    untried = worst_first[MAX_PROSECUTED:]
-    if acquitted_any and untried.numel():
-        rest = state[untried]
-        state[untried] = torch.where(rest == State.WRONG, int(State.UNRESOLVED), rest.int()).to(torch.int8)
+        finer = differentiate(
+            lambda flat: f(flat)[outputs], x, directions[tried], steps[tried] * scale, epsilon[outputs], scales=(1.0,)
+        )
+        inside = (a >= finer.lower - allowed) & (a <= finer.upper + allowed)
+        acquitted |= guilty & (finer.bar <= r / 2) & finer.moved & inside
+    rows, places = acquitted.nonzero(as_tuple=True)
+    state[tried[rows], outputs[places]] = int(State.UNRESOLVED)
+    if bool(acquitted.any()):
+        untried = torch.ones_like(state, dtype=torch.bool)
+        untried[tried.unsqueeze(1), outputs.unsqueeze(0)] = False
+        state[untried & (state == State.WRONG)] = int(State.UNRESOLVED)
     return state
+
+
+def _worst_outputs(accused: Tensor, discrepancy: Tensor) -> Tensor:
+    """Return the outputs that are tried: all that are accused, or the worst if they are many."""
+    worst = torch.where(accused, discrepancy, -1.0).amax(dim=0)
+    count = min(int((worst >= 0).sum()), MAX_PROSECUTED_OUTPUTS)
+    return worst.argsort(descending=True)[:count]
 
 
 def acquitted(analytic: float, numeric: float, bar: float, scatter: float, along: Callable[[float], Estimate]) -> bool:

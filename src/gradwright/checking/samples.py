@@ -150,10 +150,14 @@ def describe_value(value: Any) -> str:
     """Describe one argument in a few words: ``float64 (3, 4)`` for a tensor, else a short ``repr``."""
     if isinstance(value, torch.Tensor):
         text = f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-        if not value.is_contiguous():
+        if value.layout != torch.strided:
+            text += f" {str(value.layout).removeprefix('torch.')}"
+        elif not value.is_contiguous():
             text += f" strides {value.stride()}"
         return text
-    text = repr(value)
+    if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
+        return f"[{', '.join(describe_value(item) for item in value)}]"
+    text = " ".join(repr(value).split())
     return text if len(text) <= 40 else text[:37] + "..."
 
 

@@ -18,6 +18,8 @@ def join(parts: Sequence[Tensor]) -> Tensor:
     """Concatenate real vectors as float64; the result is empty when there are none."""
     if not parts:
         return torch.empty(0, dtype=torch.float64)
+    if len(parts) == 1:
+        return parts[0].to(torch.float64)
     return torch.cat([part.to(torch.float64) for part in parts])
 
 
@@ -94,7 +96,10 @@ def overlaps(tensor: Tensor) -> bool:
 
 def bits(tensor: Tensor) -> Tensor:
     """Return the bytes of a tensor, in the order of its elements."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 def unravel(position: int, shape: torch.Size, dtype: torch.dtype) -> tuple[int, ...]:

@@ -58,6 +58,20 @@ def test_integer_inputs_are_looked_at_too() -> None:
     assert "`index`" in found.message
 
 
+def test_a_callable_may_update_constants_as_far_as_autograd_notices() -> None:
+    def norm(t: Tensor, running_mean: Tensor) -> Tensor:
+        running_mean.mul_(0.9).add_(0.1 * t.detach().mean())
+        return t - t.mean()
+
+    def hidden(t: Tensor, running_mean: Tensor) -> Tensor:
+        running_mean.numpy()[...] = 3.0
+        return t - t.mean()
+
+    given = x(4).requires_grad_()
+    assert result(norm, given, x(1)).verdict == "pass"
+    assert result(hidden, given, x(1)).verdict == "fail"
+
+
 def test_write_in_backward_is_told_apart() -> None:
     def forward(ctx: Any, t: Tensor) -> Tensor:
         ctx.save_for_backward(t)

@@ -22,20 +22,18 @@ from __future__ import annotations
 import torch
 
 from gradwright.checking import repro
+from gradwright.checking.accuse import evidence_of, wrong_entries, wrong_projection
 from gradwright.checking.audit import audit, user_location
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
-from gradwright.checking.diagnose import Block, block_of, diagnose
+from gradwright.checking.diagnose import block_of
 from gradwright.checking.guards import without_gradients, without_numbers
-from gradwright.checking.jacobian import Comparison, compare, fits_dense
+from gradwright.checking.jacobian import Comparison, compare
 from gradwright.checking.judge import State, largest_entry
 from gradwright.checking.projection import Projection, project
-from gradwright.checking.report import Evidence, Finding, Outcome, Where
+from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.errors import describe_exception
 from gradwright.typing import Verdict
-
-MAX_EVIDENCE = 200
-UNKNOWN_REMEDY = "compare the formula of backward with the derivative of forward at the element named"
 
 
 @contract(asks="is the gradient right?", depends_on_meaning=True)
@@ -59,9 +57,7 @@ def examine(case: Case) -> Outcome:
     twin = ", judged on its float64 twin" if exact is not case else ""
     if exact.detached:
         return _detached(exact)
-    if fits_dense(exact):
-        return _dense(exact, twin)
-    return _projected(exact, twin)
+    return _compared(exact, twin)
 
 
 def _raises(case: Case, error: Exception) -> Outcome:
@@ -91,174 +87,69 @@ def _detached(case: Case) -> Outcome:
     return Outcome("pass", "no output requires grad, and none moves with the inputs")
 
 
-# -------------------------------------------------------------------- dense
+def _compared(case: Case, twin: str) -> Outcome:
+    """Compare every block: entry by entry where that is affordable, along random projections otherwise."""
+    comparisons: list[Comparison] = []
+    projections: list[Projection] = []
+    findings: list[Finding] = []
+    for o in range(len(case.outputs)):
+        blocks = []
+        for k in range(len(case.inputs)):
+            if case.n[k] == 0 or case.output_size(o) == 0:
+                continue
+            comparison = compare(case, k, o)
+            if comparison is None:
+                projections += project(case, k, o)
+                continue
+            blocks.append(block_of(case, comparison))
+            if comparison.pattern.pairs and not bool((comparison.state == State.WRONG).any()):
+                projections += project(case, k, o, count=1)  # what lies outside the pattern
+        comparisons += [block.comparison for block in blocks]
+        findings += [
+            wrong_entries(case, block, blocks)
+            for block in blocks
+            if bool((block.comparison.state == State.WRONG).any())
+        ]
+    findings += [wrong_projection(case, projection) for projection in projections if projection.wrong]
+    return _concluded(case, comparisons, projections, tuple(findings), twin)
 
 
-def _dense(case: Case, twin: str) -> Outcome:
-    comparisons = compare(case)
-    findings = []
-    for output in range(len(case.outputs)):
-        blocks = [block_of(case, comparison, output) for comparison in comparisons]
-        for comparison, block in zip(comparisons, blocks):
-            where = case.output_slice(output)
-            if bool((comparison.state[:, where] == State.WRONG).any()):
-                findings.append(_wrong(case, comparison, block, blocks, where))
-    evidence = tuple(_evidence(case, comparison) for comparison in comparisons)
-    counts = {state: sum(int((c.state == state).sum()) for c in comparisons) for state in State}
-    total = sum(counts.values())
-    sensitivity = _sensitivity(comparisons)
+def _concluded(
+    case: Case,
+    comparisons: list[Comparison],
+    projections: list[Projection],
+    findings: tuple[Finding, ...],
+    twin: str,
+) -> Outcome:
+    evidence = tuple(evidence_of(case, comparison) for comparison in comparisons)
+    sensitivity = _sensitivity(comparisons, projections)
     if findings:
-        return Outcome("fail", findings[0].message, tuple(findings), sensitivity, evidence)
-    notes = [f"{total} entries of the Jacobian{twin}"]
+        return Outcome("fail", findings[0].message, findings, sensitivity, evidence)
+    counts = {state: sum(int((c.state == state).sum()) for c in comparisons) for state in State}
+    total, open_projections = sum(counts.values()), sum(p.unresolved for p in projections)
+    parts = [f"{total} entries of the Jacobian"] if total else []
+    parts += [f"{len(projections)} signed random projections of it"] if projections else []
+    notes = [" and ".join(parts) + twin]
     if counts[State.SUBGRADIENT]:
         notes.append(f"{counts[State.SUBGRADIENT]} at a kink, where the gradient is a valid subgradient")
     if counts[State.UNDEFINED]:
         notes.append(f"{counts[State.UNDEFINED]} where the function jumps or is infinitely steep, not judged")
-    if counts[State.UNRESOLVED]:
-        notes.append(f"{counts[State.UNRESOLVED]} whose error bar is too wide to tell")
-    undecided = counts[State.UNRESOLVED] + counts[State.UNDEFINED]
-    verdict: Verdict = "unresolved" if undecided > total / 2 else "pass"
+    undecided = counts[State.UNRESOLVED] + open_projections
+    if undecided:
+        notes.append(f"{undecided} whose error bar is too wide to tell")
+    hopeless = undecided + counts[State.UNDEFINED] > (total + len(projections)) / 2
+    verdict: Verdict = "unresolved" if hopeless else "pass"
     return Outcome(verdict, "; ".join(notes), (), sensitivity, evidence)
 
 
-def _sensitivity(comparisons: list[Comparison]) -> float | None:
+def _sensitivity(comparisons: list[Comparison], projections: list[Projection]) -> float | None:
+    """Return the largest error that could have been missed, relative to the largest derivative."""
     largest = largest_entry(*(c.estimate.value for c in comparisons))
-    smallest_seen = 0.0
+    missed = []
     for c in comparisons:
         resolved = (c.state == State.FINE) | (c.state == State.WRONG)
         if bool(resolved.any()):
-            smallest_seen = max(smallest_seen, float((c.estimate.bar + c.allowed)[resolved].max()))
-    if largest == 0.0 or smallest_seen == 0.0:
-        return smallest_seen or None
-    return smallest_seen / largest
-
-
-def _wrong(case: Case, comparison: Comparison, block: Block, blocks: list[Block], where: slice) -> Finding:
-    k = comparison.input
-    name = case.inputs[k].name
-    output = block.output
-    accused = comparison.state[:, where] == State.WRONG
-    gap = (block.analytic - block.numeric).abs().nan_to_num(torch.inf, torch.inf)
-    gap = torch.where(accused, gap, -1.0)
-    i, j = divmod(int(gap.argmax()), gap.shape[1])
-    diagnosis = diagnose(block, blocks)
-    explanation = f": {diagnosis.meaning}" if diagnosis else ""
-    rows = int(accused.any(dim=1).sum())
-    message = (
-        f"the gradient of {case.output_name(output)} with respect to `{name}` is wrong in {rows} of {case.n[k]} "
-        f"elements{explanation}."
-    )
-    first = where.start + j
-    place = Where(
-        input=name,
-        output=case.outputs[output].position,
-        index=case.locate_input(k, i),
-        output_index=case.locate_output(first)[1],
-    )
-    analytic = float(block.analytic[i, j])
-    numeric, bar = float(block.numeric[i, j]), float(comparison.estimate.bar[:, where][i, j])
-    lower = float(comparison.estimate.lower[:, where][i, j])
-    upper = float(comparison.estimate.upper[:, where][i, j])
-    if upper - lower > 4 * bar:
-        message += f" At this kink every value from {lower:.6g} to {upper:.6g} would be right."
-    return Finding(
-        "fail",
-        message,
-        f"{diagnosis.remedy if diagnosis else UNKNOWN_REMEDY}.",
-        place,
-        analytic,
-        numeric,
-        bar,
-        _script(case, k, i, first),
-    )
-
-
-def _evidence(case: Case, comparison: Comparison) -> Evidence:
-    m = comparison.analytic.shape[1]
-    interesting = (comparison.analytic != 0) | (comparison.estimate.value != 0) | (comparison.state == State.WRONG)
-    positions = interesting.reshape(-1).nonzero().flatten().tolist()
-    stride = max(1, len(positions) // MAX_EVIDENCE)
-    picked = positions[::stride][:MAX_EVIDENCE]
-    name = case.inputs[comparison.input].name
-    labels = []
-    for position in picked:
-        i, j = divmod(position, m)
-        output, index = case.locate_output(j)
-        source = Where(name, case.outputs[output].position, case.locate_input(comparison.input, i), index)
-        labels.append(str(source))
-    flat = [t.reshape(-1)[picked].tolist() for t in (comparison.analytic, comparison.estimate.value)]
-    bars = comparison.estimate.bar.reshape(-1)[picked].tolist()
-    return Evidence(tuple(labels), tuple(flat[0]), tuple(flat[1]), tuple(bars))
-
-
-# -------------------------------------------------------------------- projected
-
-
-def _projected(case: Case, twin: str) -> Outcome:
-    projections = project(case)
-    findings = tuple(_wrong_projection(case, p) for p in projections if p.wrong)
-    resolved = [p for p in projections if not p.unresolved]
-    sensitivity = max((p.bar / p.size for p in resolved if p.size), default=None)
-    if findings:
-        return Outcome("fail", findings[0].message, findings, sensitivity)
-    open_ones = len(projections) - len(resolved)
-    message = f"{len(projections)} signed random projections of the Jacobian{twin}"
-    if open_ones:
-        message += f"; {open_ones} whose error bar is too wide to tell"
-    return Outcome("unresolved" if open_ones > len(projections) / 2 else "pass", message, (), sensitivity)
-
-
-def _wrong_projection(case: Case, projection: Projection) -> Finding:
-    name = case.inputs[projection.input].name
-    message = (
-        f"the gradient of {case.output_name(projection.output)} with respect to `{name}` is wrong: a random "
-        f"projection of it is {projection.analytic:.10g}, of the differences {projection.numeric:.10g} "
-        f"± {projection.bar:.1g}."
-    )
-    element = projection.element
-    if element is None:
-        where = Where(input=name, output=case.outputs[projection.output].position)
-        return Finding(
-            "fail", message, f"{UNKNOWN_REMEDY}.", where, projection.analytic, projection.numeric, projection.bar
-        )
-    where = Where(
-        name,
-        case.outputs[projection.output].position,
-        case.locate_input(projection.input, element.input_element),
-        case.locate_output(element.output_element)[1],
-    )
-    message += " Bisection leads to the element named; there may be others."
-    return Finding(
-        "fail",
-        message,
-        f"{UNKNOWN_REMEDY}.",
-        where,
-        element.analytic,
-        element.numeric,
-        element.bar,
-        _script(case, projection.input, element.input_element, element.output_element),
-    )
-
-
-def _script(case: Case, k: int, i: int, j: int) -> str:
-    output, _ = case.locate_output(j)
-    row = j - case.output_slice(output).start
-    item = case.inputs[k]
-    name = repro.variable(item.name)
-    chosen = "out" if case.n_outputs == 1 else f"out[{case.outputs[output].position}]"
-    if item.tensor.is_complex() or case.outputs[output].dtype.is_complex:
-        return repro.script(case, [f"print(torch.autograd.grad({chosen}.abs().sum(), {name}))"])
-    body = [
-        f"element = {chosen}.reshape(-1)[{row}]",
-        f"(grad,) = torch.autograd.grad(element, {name}, allow_unused=True)",
-        f'print("backward:   ", None if grad is None else grad.reshape(-1)[{i}].item())',
-        f"h = torch.zeros_like({name}).reshape(-1)",
-        f"h[{i}] = 1e-6 * max(1.0, abs({name}.reshape(-1)[{i}].item()))",
-        f"h = h.reshape({name}.shape)",
-        "def value(t):",
-        f"    {name} = t",
-        f"    out = {repro.call(case)}",
-        f"    return {chosen}.reshape(-1)[{row}].item()",
-        f'print("differences:", (value({name}.detach() + h) - value({name}.detach() - h)) / (2 * h.sum().item()))',
-    ]
-    return repro.script(case, body)
+            size = float((c.estimate.bar + c.allowed)[resolved].max())
+            missed.append(size / largest if largest else size)
+    missed += [p.bar / p.size for p in projections if p.size and not p.unresolved]
+    return max(missed, default=None)
