@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from gradwright.checking.blocks import Block, block_of
 from gradwright.checking.case import Case
-from gradwright.checking.diagnose import Block, block_of, diagnose
+from gradwright.checking.diagnose import diagnose
 from gradwright.checking.jacobian import compare
 from gradwright.checking.judge import State
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
-from tests.subjects import Exp, Linear, RoundSTE, variant, x
+from tests.subjects import ComplexSquare, Exp, Linear, RoundSTE, variant, x
 
 
 class Product(Function):
@@ -41,6 +42,41 @@ class Mean(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         return g.expand(ctx.shape)
+
+
+class Softmax(Function):
+    """A backward without the sum over the row: the normaliser taken for a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        out = t.softmax(0)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (out,) = ctx.saved_tensors
+        return g * out
+
+
+class Bias(Function):
+    @staticmethod
+    def forward(ctx: Any, b: Tensor, t: Tensor) -> Tensor:
+        return t * 0 + b
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g.sum(1), g * 0
+
+
+class Swap(Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        return t * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return (g * 2).permute(1, 0, 2)
 
 
 def exp_with(backward: Any) -> type[Function]:
@@ -79,6 +115,26 @@ def zero_by_zero(ctx: Any, g: Tensor) -> Tensor:
     return g * ctx.saved_tensors[0] * 0 / 0
 
 
+def late(ctx: Any, g: Tensor) -> Tensor:
+    grad = g * ctx.saved_tensors[0]
+    return torch.cat([grad[:1] * 0, grad[:-1]])
+
+
+def untransposed(ctx: Any, g: Tensor) -> Any:
+    xx, w = ctx.saved_tensors
+    return g @ w.t(), g.t() @ xx, None
+
+
+def unconjugated(ctx: Any, g: Tensor) -> Tensor:
+    return g * 2 * ctx.saved_tensors[0]
+
+
+def real_only(ctx: Any, g: Tensor) -> Tensor:
+    return (g * 2 * ctx.saved_tensors[0].conj()).real + 0j
+
+
+Z = torch.randn(3, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+
 CASES: list[tuple[str, Any, tuple[Any, ...], str]] = [
     ("wrong-sign", exp_with(lambda ctx, g: -g * ctx.saved_tensors[0]), (x(4),), "minus the right one"),
     ("scalar-factor", exp_with(lambda ctx, g: 2 * g * ctx.saved_tensors[0]), (x(4),), "factor 2"),
@@ -97,6 +153,14 @@ CASES: list[tuple[str, Any, tuple[Any, ...], str]] = [
     ("low-precision", exp_with(rounded(torch.float32)), (x(20),), "float32"),
     ("low-precision", exp_with(rounded(torch.bfloat16)), (x(20),), "bfloat16"),
     ("transposed", variant(Linear, "W", backward=transposed), (x(3, 3), x(3, 3, seed=1)), "transpose"),
+    ("transposed", variant(Linear, "W", backward=untransposed), (x(2, 3), x(3, 3, seed=1)), "transpose"),
+    ("permuted", Swap, (x(3, 3, 2),), "dimensions 0, 1"),
+    ("wrong-dimension", Bias, (x(3), x(3, 3)), "wrong one of its equal dimensions (0, 1)"),
+    ("shifted", exp_with(lambda ctx, g: (g * ctx.saved_tensors[0]).roll(1)), (x(6),), "off by 1 along dimension 0"),
+    ("shifted", exp_with(late), (x(6),), "off by 1 along dimension 0"),
+    ("conjugate-missing", variant(ComplexSquare, "W", backward=unconjugated), (Z,), "conjugate"),
+    ("imaginary-part-dropped", variant(ComplexSquare, "W", backward=real_only), (Z,), "imaginary"),
+    ("low-rank", Softmax, (x(6),), "treated as a constant"),
     ("zero-region", exp_with(with_hole), (x(6),), "from index [4] on"),
     (
         "not-a-number",

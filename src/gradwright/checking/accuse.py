@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from gradwright.checking import repro
+from gradwright.checking.blocks import Block
 from gradwright.checking.case import Case
-from gradwright.checking.diagnose import Block, diagnose
+from gradwright.checking.diagnose import diagnose
 from gradwright.checking.jacobian import Comparison
 from gradwright.checking.judge import State
 from gradwright.checking.projection import Projection

@@ -104,7 +104,8 @@ def _compare(case: Case, k: int, o: int, u: Tensor, v: Tensor, w: Tensor) -> Pro
     rounding = rounding_of_sum(case.epsilon, terms)
     numeric, bar = float(estimate.value), float(estimate.bar)
     if int(estimate.behaviour) >= Behaviour.JUMP or not math.isfinite(bar):
-        wrong, unresolved = math.isnan(analytic) and bool(estimate.moved), True
+        here = float(torch.dot(v, case.value()))
+        wrong, unresolved = math.isnan(analytic) and bool(estimate.moved) and math.isfinite(here), True
     else:
         wrong = not (float(estimate.lower) - rounding <= analytic <= float(estimate.upper) + rounding)
         unresolved = bar > UNRESOLVED_BAR * max(size, abs(numeric))

@@ -24,9 +24,9 @@ import torch
 from gradwright.checking import repro
 from gradwright.checking.accuse import evidence_of, wrong_entries, wrong_projection
 from gradwright.checking.audit import audit, user_location
+from gradwright.checking.blocks import block_of
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
-from gradwright.checking.diagnose import block_of
 from gradwright.checking.guards import without_gradients, without_numbers
 from gradwright.checking.jacobian import Comparison, compare
 from gradwright.checking.judge import State, largest_entry

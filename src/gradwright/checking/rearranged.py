@@ -1,0 +1,146 @@
+"""Hypotheses about where values ended up: permuted, shifted, conjugated, or with a missing sum over all elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+
+import torch
+from torch import Tensor
+
+from gradwright.checking.blocks import Block, Diagnosis
+
+MAX_PERMUTED = 6
+"""Dimensions of input and output together beyond which permutations are not tried."""
+MAX_SHIFT = 2
+
+
+def permuted(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    """Dimensions of equal size were exchanged: a transpose, a reduction over the wrong one, or ``w`` for ``w.mT``."""
+    shape, ins = _tensor_shape(block)
+    if not block.whole or len(shape) > MAX_PERMUTED:
+        return None
+    numeric = block.numeric.reshape(shape)
+    for order in permutations(range(len(shape))):
+        if order == tuple(range(len(shape))) or any(shape[a] != shape[b] for a, b in enumerate(order)):
+            continue
+        if block.explains(numeric.permute(order).reshape(block.numeric.shape)):
+            return _permutation_diagnosis(block, order, ins)
+    return None
+
+
+def _permutation_diagnosis(block: Block, order: tuple[int, ...], ins: int) -> Diagnosis:
+    moved = [d for d, e in enumerate(order) if d != e]
+    if all(d < ins for d in moved):
+        if moved == [ins - 2, ins - 1]:
+            return Diagnosis(
+                "transposed",
+                f"the gradient of {block.name} is the transpose of the right one",
+                "transpose it: for out = x @ w the gradients are g @ w.mT and x.mT @ g",
+            )
+        dims = ", ".join(map(str, moved))
+        return Diagnosis(
+            "permuted",
+            f"the dimensions {dims} of the gradient of {block.name} are permuted",
+            "apply the inverse permutation of forward's in backward",
+        )
+    if all(d >= ins for d in moved):
+        return Diagnosis(
+            "wrong-dimension",
+            "grad_output was reduced or indexed along the wrong one of its equal dimensions "
+            f"({', '.join(str(d - ins) for d in moved)})",
+            "reduce over the dimensions that forward broadcast",
+        )
+    return Diagnosis(
+        "transposed",
+        f"a matrix in the gradient of {block.name} is the transpose of the right one (w where w.mT belongs, or the "
+        "reverse)",
+        "for out = x @ w the gradient of x is g @ w.mT",
+    )
+
+
+def shifted(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    """The gradient is the right one, one or two places off along a dimension."""
+    shape, ins = _tensor_shape(block)
+    if not block.whole:
+        return None
+    numeric = block.numeric.reshape(shape)
+    for d in range(ins):
+        for step in range(-MAX_SHIFT, MAX_SHIFT + 1):
+            if step == 0 or shape[d] <= abs(step) + 1:
+                continue
+            for prediction in _shifts(numeric, d, step):
+                if block.explains(prediction.reshape(block.numeric.shape)):
+                    return Diagnosis(
+                        "shifted",
+                        f"the gradient of {block.name} is off by {abs(step)} along dimension {d}",
+                        "look for an off-by-one in an index, a roll, a shift or a pad",
+                    )
+    return None
+
+
+def _shifts(numeric: Tensor, d: int, step: int) -> Iterator[Tensor]:
+    rolled = numeric.roll(step, d)
+    yield rolled
+    filled = rolled.clone()
+    filled.narrow(d, 0 if step > 0 else filled.shape[d] + step, abs(step)).zero_()
+    yield filled
+
+
+def conjugate_missing(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    """PyTorch's gradient of a holomorphic function multiplies by the conjugate of its derivative."""
+    if not _both_complex(block):
+        return None
+    parts = block.numeric.reshape(block.numeric.shape[0] // 2, 2, block.numeric.shape[1] // 2, 2)
+    crossed = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64).reshape(1, 2, 1, 2)
+    flipped = torch.tensor([1.0, -1.0], dtype=torch.float64).reshape(1, 2, 1, 1)
+    if not any(block.explains((parts * sign).reshape(block.numeric.shape)) for sign in (crossed, flipped)):
+        return None
+    return Diagnosis(
+        "conjugate-missing",
+        f"a conjugate is missing in the gradient of {block.name}",
+        "multiply grad_output by the conjugate of the derivative: g * derivative.conj()",
+    )
+
+
+def imaginary_part_dropped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    """The real part of the gradient is right and the imaginary part is zero."""
+    if not block.whole or not block.case.inputs[block.input].tensor.is_complex():
+        return None
+    prediction = block.numeric.clone()
+    prediction[1::2] = 0
+    if not block.explains(prediction):
+        return None
+    return Diagnosis(
+        "imaginary-part-dropped",
+        f"the imaginary part of the gradient of {block.name} is dropped",
+        "look for .real, a cast to a real dtype, or a real buffer in backward",
+    )
+
+
+def low_rank(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    """What is missing has rank one: a mean, a norm or a normaliser that was treated as a constant."""
+    missing = block.numeric - block.analytic
+    if not block.whole or min(missing.shape) < 3 or not bool(block.known.all()):
+        return None
+    singular = torch.linalg.svdvals(missing)
+    noise = float(block.bar.norm()) + 1e-9 * float(singular[0])
+    if float(singular[0]) <= 10 * noise or float(singular[1]) > noise:
+        return None
+    return Diagnosis(
+        "low-rank",
+        "what the gradient lacks has rank one: a mean, norm or normaliser over all elements was treated as a constant",
+        "differentiate the normaliser too: its term is a sum over all outputs, the same for every element",
+    )
+
+
+def _both_complex(block: Block) -> bool:
+    tensor = block.case.inputs[block.input].tensor
+    return block.whole and tensor.is_complex() and block.case.outputs[block.output].dtype.is_complex
+
+
+def _tensor_shape(block: Block) -> tuple[list[int], int]:
+    """Return the shape of the Jacobian as (input dimensions, output dimensions), and how many belong to the input."""
+    tensor = block.case.inputs[block.input].tensor
+    ins = [*tensor.shape, 2] if tensor.is_complex() else list(tensor.shape)
+    return [*ins, *block.case.real_output_shape(block.output)], len(ins)
