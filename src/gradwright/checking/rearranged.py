@@ -21,7 +21,7 @@ def permuted(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     if not block.whole or len(shape) > MAX_PERMUTED:
         return None
     numeric = block.numeric.reshape(shape)
-    for order in permutations(range(len(shape))):
+    for order in sorted(permutations(range(len(shape))), key=lambda order: _reach(order, ins)):
         if order == tuple(range(len(shape))) or any(shape[a] != shape[b] for a, b in enumerate(order)):
             continue
         if block.explains(numeric.permute(order).reshape(block.numeric.shape)):
@@ -29,9 +29,15 @@ def permuted(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     return None
 
 
+def _reach(order: tuple[int, ...], ins: int) -> int:
+    """Rank permutations: of the gradient's own dimensions first, then of grad_output's, then across both."""
+    moved = [d for d, e in enumerate(order) if d != e]
+    return 0 if all(d < ins for d in moved) else 1 if all(d >= ins for d in moved) else 2
+
+
 def _permutation_diagnosis(block: Block, order: tuple[int, ...], ins: int) -> Diagnosis:
     moved = [d for d, e in enumerate(order) if d != e]
-    if all(d < ins for d in moved):
+    if _reach(order, ins) == 0:
         if moved == [ins - 2, ins - 1]:
             return Diagnosis(
                 "transposed",
@@ -44,7 +50,7 @@ def _permutation_diagnosis(block: Block, order: tuple[int, ...], ins: int) -> Di
             f"the dimensions {dims} of the gradient of {block.name} are permuted",
             "apply the inverse permutation of forward's in backward",
         )
-    if all(d >= ins for d in moved):
+    if _reach(order, ins) == 1:
         return Diagnosis(
             "wrong-dimension",
             "grad_output was reduced or indexed along the wrong one of its equal dimensions "
