@@ -85,7 +85,10 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
     "CrossEntropyLoss": (nn.CrossEntropyLoss, (x(3, 4), torch.tensor([0, 3, 1]))),
     "weight_norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), (x(2, 3),)),
     "orthogonal": (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)), (x(2, 3),)),
-    "spectral_norm in evaluation": (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2)).eval(), (x(2, 3),)),
+    "spectral_norm in evaluation": (
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2)).eval(),
+        (x(2, 3),),
+    ),
     "Sequential": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), (x(5, 3),)),
     "Sequential with a frozen layer": (
         lambda: nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Tanh(), nn.Linear(4, 1)),

@@ -35,9 +35,7 @@ SPECIAL = {
     "sinc": S.sinc,
 }
 NO_DERIVATIVE = {"bessel_j0"}
-ACTIVATIONS = (
-    "gelu hardsigmoid hardswish logsigmoid mish silu softplus softsign tanhshrink softmin softmax log_softmax glu".split()
-)
+ACTIVATIONS = "gelu hardsigmoid hardswish logsigmoid mish silu softplus softsign tanhshrink softmin softmax log_softmax glu".split()
 ALONG = {"softmin", "softmax", "log_softmax", "glu"}
 
 

@@ -77,7 +77,11 @@ EDGES = [
     ("cube root close to 0", lambda a: a.sign() * a.abs() ** (1 / 3), t(1e-9, -1e-9, 8.0)),
     ("atan2 next to the cut", lambda a: torch.atan2(a, a * 0 - 1), t(1e-9, -1e-9)),
     ("entropy close to 0", lambda a: torch.special.entr(a), t(1e-12, 0.3, 1.0)),
-    ("binary cross entropy close to its ends", lambda a: F.binary_cross_entropy(a, a.detach().round()), t(1e-6, 0.9999)),
+    (
+        "binary cross entropy close to its ends",
+        lambda a: F.binary_cross_entropy(a, a.detach().round()),
+        t(1e-6, 0.9999),
+    ),
 ]
 
 SCALES = [

@@ -140,7 +140,10 @@ CONTROLS: list[Control] = [
     ),
     control("complex64", lambda a: a * a.conj() * a, z(3).to(torch.complex64)),
     *(control(f"sin of a tensor: {name}", torch.sin, tensor) for name, tensor in LAYOUTS.items()),
-    *(control(f"sum and product of a tensor: {name}", lambda a: a.sum() * a, tensor) for name, tensor in LAYOUTS.items()),
+    *(
+        control(f"sum and product of a tensor: {name}", lambda a: a.sum() * a, tensor)
+        for name, tensor in LAYOUTS.items()
+    ),
     *(control(f"cubes of a tensor: {name}", lambda a: a**3, tensor) for name, tensor in COMPLEX_LAYOUTS.items()),
     *(control(name, function, *inputs) for name, function, *inputs in CONTAINERS),
     *(

@@ -17,9 +17,7 @@ SLOW_CONTRACTS = [i for i in all_contracts() if i.startswith("compile") or i == 
 
 
 def accusations(report: Report) -> str:
-    return "\n".join(
-        f"{r.id}: {r.verdict}: {r.message}" for r in report.results if r.verdict in ("fail", "suspect")
-    )
+    return "\n".join(f"{r.id}: {r.verdict}: {r.message}" for r in report.results if r.verdict in ("fail", "suspect"))
 
 
 def check(entry: Control, **options: Any) -> Report:

@@ -50,6 +50,8 @@ class Defect:
     reference: Callable[..., Any] | None = None
     require: tuple[str, ...] = ()
     """Contracts for which a refusal counts as having found it."""
+    raises: str | None = None
+    """A regular expression for the error by which the check itself refuses the subject."""
     twin_inputs: Callable[[], tuple[Any, ...]] | None = None
     level: str = "standard"
     control: bool = False

@@ -23,9 +23,7 @@ def in_place(x: Tensor, w: Tensor, t: Tensor, s: Tensor) -> Tensor:
 
 
 def entry(name: str, jvp: Any, words: str | None, number: int | None = None, case: str | None = None) -> Defect:
-    return Defect(
-        name, product(jvp), RIGHT, lambda: (x(4), x(4, seed=1)), MODES, words, number, case
-    )
+    return Defect(name, product(jvp), RIGHT, lambda: (x(4), x(4, seed=1)), MODES, words, number, case)
 
 
 DEFECTS = [

@@ -348,6 +348,7 @@ DEFECTS = [
         lambda: (x(4),),
         ("inputs-untouched", "matches-differences"),
         case="H4",
+        raises=r"dirty",
     ),
     Defect(
         "changed in place and returned, without mark_dirty",

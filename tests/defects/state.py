@@ -85,9 +85,7 @@ def wrong_after_forwards(call: int) -> Any:
             calls["n"] += 1
             return x.sin()
 
-        return rule(
-            value, lambda g, x: g * x.cos() * (2 if calls["n"] >= call else 1), name="Sine", once=True
-        )
+        return rule(value, lambda g, x: g * x.cos() * (2 if calls["n"] >= call else 1), name="Sine", once=True)
 
     return make
 
