@@ -48,6 +48,7 @@ def test_right_ones_pass() -> None:
         (torch.abs, "the same for v and -v"),
         (lambda g: g * g, "the same for v and -v"),
         (torch.relu, "positive and negative grad_output differently"),
+        (lambda g: (g != 0).to(g.dtype), "mask of zeros and ones"),
         (torch.sign, "only on its sign or direction"),
         (lambda g: g / (g.norm() + 1e-300), "only on its sign or direction"),
         (lambda g: g.clamp(-2, 2), "limits large incoming gradients"),
@@ -74,7 +75,57 @@ def test_product_of_two_incoming_gradients() -> None:
 
     found = result(variant(SinCos, "Mixed", backward=backward), x(5))
     assert found.verdict == "fail"
+    assert "for different outputs" in found.message
+
+
+def test_product_of_two_elements() -> None:
+    found = result(using(lambda g: g + g * g.flip(0) ** 2 / (g**2 + g.flip(0) ** 2 + 1e-300)), x(4))
+    assert found.verdict == "fail"
     assert "non-linearly" in found.message
+
+
+def test_one_output_overwrites_the_other() -> None:
+    def backward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        (t,) = ctx.saved_tensors
+        return -b * t.sin() if bool(b.any()) else a * t.cos()
+
+    found = result(variant(SinCos, "Overwrites", backward=backward), x(5))
+    assert found.verdict == "fail"
+    assert "overwrites" in (found.findings[0].hint or "")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda t: torch.nn.functional.layer_norm(t, (2,)),
+        torch.corrcoef,
+        lambda t: torch.nn.functional.softmax(t * 200, -1),
+    ],
+)
+def test_what_cancels_is_judged_by_its_own_rounding(function: Any) -> None:
+    for seed in range(5):
+        found = result(function, 3 * x(3, 2, seed=seed))
+        assert found.verdict == "pass", found.message
+
+
+def test_rounding_of_what_cancels_hides_no_cast() -> None:
+    def normalised(t: Tensor) -> Tensor:
+        return torch.nn.functional.layer_norm(t, (2,))
+
+    class Cast(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            ctx.save_for_backward(t)
+            return normalised(t)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (t,) = ctx.saved_tensors
+            with torch.enable_grad():
+                t = t.detach().requires_grad_()
+                return torch.autograd.grad(normalised(t), t, g.float().double())[0]
+
+    assert result(Cast, x(3, 2)).verdict == "fail"
 
 
 def test_one_deviating_element_is_enough() -> None:
