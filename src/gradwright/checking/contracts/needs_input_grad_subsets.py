@@ -137,7 +137,7 @@ def _values(case: Case) -> tuple[Finding | None, str]:
     """Compare forward's value without grad with that with grad; also return a remark for a pass."""
     expected = case.forward().outputs
     modes: list[tuple[str, AbstractContextManager[Any] | None]] = [
-        ("no input requires grad", None),
+        ("when no input requires grad", None),
         ("under torch.no_grad()", torch.no_grad()),
         ("under torch.inference_mode()", torch.inference_mode()),
     ]
@@ -159,11 +159,7 @@ def _values(case: Case) -> tuple[Finding | None, str]:
 
 def _other_value(case: Case, situation: str, words: str, got: float, want: float, allowed: float) -> Finding:
     message = (
-        f"forward gives another value when {situation.removeprefix('when ')}: {words} with grad. What is trained is "
-        "not what is used afterwards."
-        if not situation.startswith("under")
-        else f"forward gives another value {situation}: {words} with grad. What is trained is not what is used "
-        "afterwards."
+        f"forward gives another value {situation}: {words} with grad. What is trained is not what is used afterwards."
     )
     body = [
         'print("with grad:   ", out)',

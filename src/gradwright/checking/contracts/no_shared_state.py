@@ -146,8 +146,6 @@ def _gradients_kept(case: Case, other: dict[int, Tensor], v: Tensor, w: Tensor) 
 
 def _accumulated(case: Case, v: Tensor) -> Finding | None:
     """Accumulate two equal gradients into leaves: what backward returned may be written to by then."""
-    if case.subject.kind == "callable":
-        return None  # plain code may hold leaves of its own, whose .grad is not ours to touch
     tensors = case.fresh_inputs()
     runs = [case.forward_on(tensors), case.forward_on(tensors)]
     once = case.pull_all(v)
@@ -175,6 +173,7 @@ def _accumulated(case: Case, v: Tensor) -> Finding | None:
 
 def _accumulate(case: Case, run: Pass, v: Tensor) -> None:
     with case.sandbox():
+        # Only our own leaves: the .grad of those that the subject holds is not ours to touch.
         torch.autograd.backward(run.differentiable, case.cotangents(v), inputs=run.inputs)
 
 
