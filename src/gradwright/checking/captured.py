@@ -31,6 +31,7 @@ MAX_LEAVES = 500
 DETACHING = ("detach", "detach_", "data", "item", "tolist", "clone_detached")
 """Attributes whose reading says that a captured tensor is meant as a constant."""
 
+_PLAIN = (Tensor, int, float, complex, str, torch.Generator, random.Random)
 _FOREIGN = ("torch", "numpy", "builtins")
 
 
@@ -116,37 +117,44 @@ class _Walk:
             if value is not None:
                 self.visit(value, f"a default of `{code_of.__name__}`", inside, depth)
 
-    def visit(
-        self, value: Any, words: str, inside: type[Function] | None, depth: int, constant: bool = False
-    ) -> None:
+    def visit(self, value: Any, words: str, inside: type[Function] | None, depth: int, constant: bool = False) -> None:
         if depth > MAX_DEPTH:
             return
-        if isinstance(value, (Tensor, int, float, complex, str, torch.Generator, random.Random)) or _is_array(value):
+        if isinstance(value, _PLAIN) or _is_array(value):
             if not isinstance(value, Tensor) or self._first_time(value, inside):
                 self.found.append(Captured(words or "an attribute", value, inside, constant))
-        elif isinstance(value, functools.partial):
-            self.visit(value.func, words, inside, depth)
-            for k, bound in enumerate((*value.args, *value.keywords.values())):
-                self.visit(bound, f"argument {k} bound by functools.partial", inside, depth + 1)
-        elif isinstance(value, MethodType):
-            owner = value.__self__
-            if isinstance(owner, type) and issubclass(owner, Function):
-                self.visit_function_class(owner, depth)
-            elif isinstance(value.__func__, FunctionType):
-                self.visit_code(value.__func__, inside, depth)
-                self._visit_attributes(owner, "self", inside, depth)
-        elif isinstance(value, FunctionType):
-            if not _is_foreign(value):
-                self.visit_code(value, inside, depth + 1)
-        elif isinstance(value, type) and issubclass(value, Function):
-            if not _is_foreign(value):
-                self.visit_function_class(value, depth)
         elif isinstance(value, (list, tuple, dict, set)):
             self._visit_container(value, words, inside, depth)
+        elif isinstance(value, (functools.partial, MethodType, FunctionType)):
+            self._visit_callable(value, words, inside, depth)
+        elif isinstance(value, type):
+            self._visit_class(value, words, inside, depth)
         elif not _is_foreign(type(value)) or isinstance(value, torch.nn.Module):
             call = getattr(type(value), "forward" if isinstance(value, torch.nn.Module) else "__call__", None)
             if isinstance(call, FunctionType) and not _is_foreign(call):
                 self.visit_code(call, inside, depth + 1)
+            self._visit_attributes(value, words, inside, depth)
+
+    def _visit_callable(self, value: Any, words: str, inside: type[Function] | None, depth: int) -> None:
+        if isinstance(value, functools.partial):
+            self.visit(value.func, words, inside, depth)
+            for k, bound in enumerate((*value.args, *value.keywords.values())):
+                self.visit(bound, f"argument {k} bound by functools.partial", inside, depth + 1)
+        elif isinstance(value, FunctionType):
+            if not _is_foreign(value):
+                self.visit_code(value, inside, depth + 1)
+        elif isinstance(value.__self__, type):  # a class method, such as `apply`
+            self._visit_class(value.__self__, words, inside, depth)
+        elif isinstance(value.__func__, FunctionType):
+            self.visit_code(value.__func__, inside, depth)
+            self._visit_attributes(value.__self__, "self", inside, depth)
+
+    def _visit_class(self, value: type, words: str, inside: type[Function] | None, depth: int) -> None:
+        if _is_foreign(value):
+            return
+        if issubclass(value, Function):
+            self.visit_function_class(value, depth)
+        else:
             self._visit_attributes(value, words, inside, depth)
 
     def _visit_container(self, value: Any, words: str, inside: type[Function] | None, depth: int) -> None:
@@ -192,9 +200,9 @@ def _read_as_constants(code: CodeType) -> Iterator[str]:
     for part in _codes(code):
         previous = None
         for instruction in dis.get_instructions(part):
-            if previous is not None and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                if instruction.argval in DETACHING and previous.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
-                    yield str(previous.argval)
+            reads = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in DETACHING
+            if reads and previous is not None and previous.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
+                yield str(previous.argval)
             previous = instruction
 
 
@@ -202,7 +210,7 @@ def _is_foreign(value: Any) -> bool:
     """Tell whether code or a type belongs to PyTorch, NumPy or the standard library."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
     top = str(name).partition(".")[0]
-    return top in _FOREIGN or top in sys.stdlib_module_names and top != "__main__"
+    return top in _FOREIGN or (top in sys.stdlib_module_names and top != "__main__")
 
 
 def _is_array(value: Any) -> bool:

@@ -43,9 +43,7 @@ def gradient_mismatch(
     """Return where two gradients (one tensor or None for each input; None is zero) differ by more than rounding."""
     chosen = range(len(case.inputs)) if among is None else among
     pairs = [
-        (k, a, b)
-        for k, (a, b) in enumerate(zip(case.flatten_inputs(got), case.flatten_inputs(want)))
-        if k in chosen
+        (k, a, b) for k, (a, b) in enumerate(zip(case.flatten_inputs(got), case.flatten_inputs(want))) if k in chosen
     ]
     # Terms of the size of the cotangent, about one, may cancel to their rounding.
     return worst_mismatch(pairs, case.epsilon, 64 * case.epsilon)
@@ -60,9 +58,7 @@ def value_mismatch(case: Case, got: Sequence[Tensor], want: Sequence[Tensor]) ->
     return worst_mismatch(pairs, case.epsilon)
 
 
-def worst_mismatch(
-    pairs: Sequence[tuple[int, Tensor, Tensor]], epsilon: float, floor: float = 0.0
-) -> Mismatch | None:
+def worst_mismatch(pairs: Sequence[tuple[int, Tensor, Tensor]], epsilon: float, floor: float = 0.0) -> Mismatch | None:
     """Return the gravest difference beyond rounding; an element that is not finite where it should be counts.
 
     Where the wanted value is not finite itself there is nothing to compare with.

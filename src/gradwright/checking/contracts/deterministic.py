@@ -76,14 +76,9 @@ def _functions(case: Case) -> tuple[type[torch.autograd.Function], ...]:
 
 def _value(case: Case, seed: int) -> Tensor:
     """Return all floating outputs under a random state, as one vector."""
-    run = _forward(case, seed)
+    run = case.forward_on(case.fresh_inputs(), mode=fixed_random_state(seed)).outputs
     floating = [out for out in run if out.is_floating_point() or out.is_complex()]
     return join([to_flat(out) for out in floating])
-
-
-def _forward(case: Case, seed: int) -> list[Tensor]:
-    with fixed_random_state(seed):
-        return case.forward_on(case.fresh_inputs(), mode=fixed_random_state(seed)).outputs
 
 
 def _gradient(case: Case, v: Tensor, seed: int) -> Tensor:

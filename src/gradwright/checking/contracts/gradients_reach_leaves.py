@@ -20,7 +20,8 @@ pytorch/pytorch issues 44276, 87713 and 64444; pytorch/functorch issue 1064.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -36,10 +37,12 @@ from gradwright.checking.compare import first_change, snapshot, value_mismatch
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_numbers
 from gradwright.checking.report import Finding, Outcome, Where
-from gradwright.checking.tensors import copy_of
+from gradwright.checking.tensors import bits, copy_of
 
 MAX_CAPTURED = 20
-PASS_SEPARATELY = "pass each tensor as an argument of its own, for example apply(*tensors), and collect them in forward."
+PASS_SEPARATELY = (
+    "pass each tensor as an argument of its own, for example apply(*tensors), and collect them in forward."
+)
 RETURN_FLAT = "return a tensor, or a flat tuple of tensors, and build the container after apply."
 
 
@@ -180,7 +183,6 @@ def _lost(case: Case, c: Captured) -> Finding | None:
         value.copy_(kept)
     if moved is None or _receives(case, c.value):
         return None
-    position = case.forward().outputs and moved.number
     assert c.function is not None
     message = (
         f"{c.words} requires grad and the output moves with it, but {c.function.__name__} uses it without receiving it "
@@ -190,41 +192,52 @@ def _lost(case: Case, c: Captured) -> Finding | None:
         "pass it to apply as an argument and return its gradient from backward; if it is meant as a constant, read it "
         "as `.detach()`."
     )
-    return Finding("fail", message, hint, Where(output=position), 0.0, None)
+    return Finding("fail", message, hint, Where(output=moved.number), 0.0)
 
 
 def _receives(case: Case, tensor: Tensor) -> bool:
     """Tell whether a backward brings a gradient to a captured tensor, by the graph or by the rule's own hand."""
     run = case.forward()
-    v = random_cotangent(case)
-    saved = tensor.grad if tensor.is_leaf else None
-    old = None if saved is None else saved.clone()
+    cotangents = case.cotangents(random_cotangent(case))
+    with _grads_kept([tensor]):
+        old = _grad_bits(tensor)
+        try:
+            # Our own inputs are asked for too, or the engine would not run the rule at all.
+            wanted = [tensor, *run.inputs]
+            with case.sandbox():
+                found = torch.autograd.grad(run.differentiable, wanted, cotangents, allow_unused=True)[0]
+        except Exception:
+            return True  # nothing can be said
+        by_hand = _grad_bits(tensor) != old
+    return by_hand or isinstance(found, Tensor)  # typed as always a tensor, but None for an unused one
+
+
+def _grad_bits(tensor: Tensor) -> bytes | None:
+    if not tensor.is_leaf or tensor.grad is None:
+        return None
+    return bytes(bits(tensor.grad).tolist())
+
+
+@contextmanager
+def _grads_kept(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Put back the ``.grad`` of the user's leaves, which a rule may write to itself."""
+    kept = [(t, t.grad, None if t.grad is None else t.grad.detach().clone()) for t in tensors if t.is_leaf]
     try:
-        with case.sandbox():
-            (found,) = torch.autograd.grad(run.differentiable, [tensor], case.cotangents(v), allow_unused=True)
-        if found is not None:
-            return True
-        if not tensor.is_leaf:
-            return False
-        now = tensor.grad
-        return (now is None) != (old is None) or (now is not None and old is not None and not torch.equal(now, old))
-    except Exception:
-        return True  # nothing can be said
+        yield
     finally:
-        if tensor.is_leaf:
-            if saved is not None and old is not None:
-                saved.data.copy_(old)
-            tensor.grad = saved
+        for tensor, grad, values in kept:
+            if grad is not None and values is not None:
+                grad.data.copy_(values)
+            tensor.grad = grad
 
 
 def _changed(case: Case, captured: list[Captured]) -> Iterator[Finding]:
-    """Captured tensors that require grad, or that are inputs of the caller, and are written to by the subject."""
-    watched = [c for c in captured if c.function is not None and c.value.layout == torch.strided and c.value.numel()]
-    watched = [c for c in watched if c.value.requires_grad]
+    """Captured tensors that require grad and are written to by the subject."""
+    watched = [c for c in captured if c.function is not None and c.value.requires_grad and c.value.numel()]
     before = snapshot([c.value for c in watched])
-    run = case.forward()
     try:
-        with case.sandbox():
+        with _grads_kept([c.value for c in watched]), case.sandbox():
+            run = case.forward()
             run.gradients(case.cotangents(random_cotangent(case)))
     except Exception:
         return

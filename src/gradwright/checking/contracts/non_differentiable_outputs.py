@@ -60,7 +60,9 @@ def examine(case: Case) -> Outcome:
     exact = case.exact
     run = exact.forward()
     watched = [
-        p for p, out in enumerate(run.outputs) if (out.is_floating_point() or out.is_complex()) and not out.requires_grad
+        p
+        for p, out in enumerate(run.outputs)
+        if (out.is_floating_point() or out.is_complex()) and not out.requires_grad
     ]
     if not watched:
         return Outcome("pass", "every floating-point output requires grad")
@@ -141,8 +143,8 @@ def _finding(case: Case, run: Pass, position: int, movement: Movement, verdict: 
         "direction): a loss on it trains nothing, without an error."
     )
     hint = (
-        f"leave output {position} out of ctx.mark_non_differentiable and add its term to backward; if it is a statistic "
-        "that no loss may use, skip this contract."
+        f"leave output {position} out of ctx.mark_non_differentiable and add its term to backward; if it is a "
+        "statistic that no loss may use, skip this contract."
         if function
         else f"if output {position} was detached by accident, compute it from the inputs; if on purpose, all is well."
     )
@@ -151,6 +153,4 @@ def _finding(case: Case, run: Pass, position: int, movement: Movement, verdict: 
         f"with torch.no_grad():\n    {repro.variable(name)}.mul_(1.001)",
         f'print("it moved by", ({repro.call(case)}[{position}] - out[{position}]).abs().max())',
     ]
-    return Finding(
-        verdict, message, hint, Where(name, position), 0.0, movement.slope, repro=repro.script(case, body)
-    )
+    return Finding(verdict, message, hint, Where(name, position), 0.0, movement.slope, repro=repro.script(case, body))

@@ -25,6 +25,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import CellType
 from typing import Any
 
 from torch import Tensor
@@ -130,20 +131,17 @@ def _judge(case: Case, calls: list[list[Watched]], alive: list[list[Watched]], s
     constants = _constants(alive)
     growing = [w for w in alive[0] if id(w.reference()) not in constants and w.alive]
     if not growing:
-        names = sorted({w.words for call in alive for w in call})
-        holder = _holder(case, next(w for call in alive for w in call))
-        return Outcome("pass", f"{', '.join(names)} stays alive after {stage}, the same or the last one only{holder}")
-    first = next((w for w in growing if w.words.startswith("saved")), growing[0])
-    holder = _holder(case, first)
+        kept = sorted({w.words for call in alive for w in call})
+        holder = _holder(case, [w for call in alive for w in call])
+        return Outcome("pass", f"{', '.join(kept)} stays alive after {stage}, the same or the last one only{holder}")
+    holder = _holder(case, growing)
     own = case.subject.kind in ("Function", "custom op")
     collected = _collect(growing)
     names = ", ".join(dict.fromkeys(w.words for w in growing))
     if collected and not own:
         return Outcome("pass", f"{names} is freed by the garbage collector only, by a cycle in plain code{holder}")
     if collected:
-        message = (
-            f"a reference cycle keeps {names} alive after {stage} until the garbage collector runs{holder}."
-        )
+        message = f"a reference cycle keeps {names} alive after {stage} until the garbage collector runs{holder}."
     else:
         message = f"{names} stays alive after {stage} of every call, which runs out of memory in time{holder}."
     body = [
@@ -168,30 +166,30 @@ def _collect(growing: list[Watched]) -> bool:
     return not any(w.alive for w in growing)
 
 
-def _holder(case: Case, watched: Watched) -> str:
-    """Say who holds an object, as far as it can be found."""
-    target = watched.reference()
-    if target is None:
-        return ""
+def _holder(case: Case, alive: list[Watched]) -> str:
+    """Say who holds some objects, as far as it can be found: an attribute of ctx, a global, a closure."""
+    targets = [target for target in (w.reference() for w in alive) if target is not None]
+    known = {id(target) for target in targets}
+    for node in targets:
+        for attribute, value in () if isinstance(node, Tensor) else list(vars(node).items()):
+            cells = [_content(cell) for cell in getattr(value, "__closure__", None) or ()]
+            attributes = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, Tensor) else ()
+            parts = (value, *torch_compat.flatten(value)[0], *cells, *attributes)
+            if any(id(part) in known for part in parts):
+                return f" (held by ctx.{attribute})"
+    addresses = {w.address for w in alive if w.alive and w.address}
     functions = () if case.detached else tuple(functions_in_graph(case))
     for c in captured_by(case.subject, functions):
-        if c.value is target or (
-            isinstance(c.value, Tensor) and watched.address and _address(c.value) == watched.address
-        ):
+        if id(c.value) in known or (isinstance(c.value, Tensor) and _address(c.value) in addresses):
             return f" (held by {c.words})"
-    for referrer in gc.get_referrers(target):
-        node = referrer if torch_compat.node_function(referrer) is not None else None
-        if isinstance(referrer, dict):
-            owners = [o for o in gc.get_referrers(referrer) if torch_compat.node_function(o) is not None]
-            node = owners[0] if owners else None
-            names = [str(key) for key, value in referrer.items() if value is target]
-            if node is not None and names:
-                return f" (held by ctx.{names[0]})"
-        if node is not None:
-            held = [str(key) for key, value in vars(node).items() if value is target]
-            if held:
-                return f" (held by ctx.{held[0]})"
     return ""
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # an empty cell
+        return None
 
 
 def _address(tensor: Tensor) -> int:
@@ -202,22 +200,30 @@ def _kept_after_backward(case: Case) -> Outcome | None:
     """Look for saved intermediates that outlive a backward while the output is still alive."""
     if case.subject.kind not in ("Function", "custom op"):
         return None
-    with _without_collector():
-        rounds = []
-        for _ in range(2):
-            run = case.forward()
-            watched = [w for w in _watch(case, run) if w.words.startswith("saved")]
-            own = {_storage(t) for t in (*run.inputs, *run.outputs, *_arguments(run))}
-            with case.sandbox():
-                run.gradients(case.cotangents(random_cotangent(case)))
-            rounds.append([w for w in watched if w.alive and _storage(w.reference()) not in own])
-    again = {w.address for w in rounds[1]}
-    kept = [w for w in rounds[0] if w.alive and w.address not in again]
+    # Two calls live at the same time, so that equal addresses mean one tensor: a constant that is kept on purpose.
+    first, second = ((run, _saved_intermediates(case, run)) for run in (case.forward(), case.forward()))
+    nodes = [w for w in _watch(case, first[0]) if w.words.startswith("the ctx")]
+    alive = []
+    for run, saved in (first, second):
+        with case.sandbox():
+            run.gradients(case.cotangents(random_cotangent(case)))
+        alive.append([w for w in saved if w.alive])
+    again = {w.address for w in alive[1]}
+    kept = [w for w in alive[0] if w.address not in again]
     if not kept:
         return None
-    message = f"{kept[0].words} stays alive after backward while the output lives{_holder(case, kept[0])}."
-    finding = Finding("fail", message, HINT)
-    return Outcome("fail", message, (finding,))
+    message = (
+        f"{kept[0].words} stays alive after backward while the output lives{_holder(case, [*kept, *nodes])}; PyTorch "
+        "has let go of it."
+    )
+    return Outcome("fail", message, (Finding("fail", message, HINT),))
+
+
+def _saved_intermediates(case: Case, run: Pass) -> list[Watched]:
+    """Return the saved tensors that are neither arguments nor outputs nor views of them."""
+    own = {_storage(t) for t in (*run.inputs, *run.outputs, *_arguments(run))}
+    saved = [w for w in _watch(case, run) if w.words.startswith("saved")]
+    return [w for w in saved if w.alive and _storage(w.reference()) not in own]
 
 
 def _arguments(run: Pass) -> list[Tensor]:

@@ -5,8 +5,8 @@ For pairs of inputs of the same shape, dtype and layout: f(x, x) against f(x, a 
 and the gradient of f(x, x) must be the sum of the two gradients.
 
 ## Why it matters
-Attention with ``q = k``, weight tying and ``x * x`` pass one tensor twice. A forward that writes into one argument while
-it reads the other, or a backward that finds its inputs by identity, is then wrong.
+Attention with ``q = k``, weight tying and ``x * x`` pass one tensor twice. A forward that writes into one argument
+while it reads the other, or a backward that finds its inputs by identity, is then wrong.
 
 ## If it fails
 Return a separate gradient for each argument, whatever their identity, and write into no argument.
@@ -63,7 +63,9 @@ def examine(case: Case) -> Outcome:
     if not examined:
         return Outcome("skipped", "forward does not accept equal values for two of its inputs")
     left = f" ({len(pairs) - len(tried)} more pairs not tried)" if len(pairs) > len(tried) else ""
-    return Outcome("pass", f"the sum of both gradients for {examined} pair{'s' if examined > 1 else ''} of inputs{left}")
+    return Outcome(
+        "pass", f"the sum of both gradients for {examined} pair{'s' if examined > 1 else ''} of inputs{left}"
+    )
 
 
 def _fit(a: Input, b: Input) -> bool:
@@ -96,9 +98,7 @@ def _pair(case: Case, i: int, j: int) -> Finding | bool:
         run = case.forward_on(tensors)
         values.extend(run.outputs)
         with case.sandbox():
-            return list(
-                torch.autograd.grad(run.differentiable, [tensors[i]], case.cotangents(v), allow_unused=True)
-            )
+            return list(torch.autograd.grad(run.differentiable, [tensors[i]], case.cotangents(v), allow_unused=True))
 
     values: list[Tensor] = []
     result = attempt(both)

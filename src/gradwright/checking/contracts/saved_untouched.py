@@ -64,7 +64,9 @@ def examine(case: Case) -> Outcome:
         finding = _stale(case, v, right, kind, number)
         if finding is not None:
             return Outcome("fail", finding.message, (finding,))
-    return Outcome("pass", f"{message}; in-place edits of {edited} inputs and outputs before it are noticed or harmless")
+    return Outcome(
+        "pass", f"{message}; in-place edits of {edited} inputs and outputs before it are noticed or harmless"
+    )
 
 
 def _written(case: Case) -> tuple[Finding | None, int]:

@@ -30,8 +30,8 @@ from gradwright.checking.guards import without_gradients
 from gradwright.checking.report import Finding, Outcome, Where
 
 HINT = (
-    "leave ctx and the saved tensors as they are in backward (no clearing, deleting or in-place writing); tensors saved "
-    "with ctx.save_for_backward are freed by PyTorch after the last backward."
+    "leave ctx and the saved tensors as they are in backward (no clearing, deleting or in-place writing); tensors "
+    "saved with ctx.save_for_backward are freed by PyTorch after the last backward."
 )
 ACCIDENTS = (AttributeError, TypeError, KeyError, IndexError, ValueError, AssertionError)
 """What a backward raises that stumbles over something missing, rather than refusing."""

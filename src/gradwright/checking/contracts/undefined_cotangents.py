@@ -19,6 +19,7 @@ PyTorch documentation of ``FunctionCtx.set_materialize_grads``; yastn/yastn issu
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class _GivesNone(Function):
         return torch.zeros(())
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> Any:
         return (None,) * ctx.n
 
 
@@ -67,7 +68,7 @@ def examine(case: Case) -> Outcome:
         if without.error is None:
             zero = v.clone()
             zero[case.output_slice(output) if output is not None else slice(None)] = 0.0
-            with_zero = attempt(lambda zero=zero: case.pull_all(zero))
+            with_zero = attempt(functools.partial(case.pull_all, zero))
             if with_zero.error is not None:
                 continue  # a zero gradient is refused for a reason of its own
             finding = _differs(case, output, without, with_zero)
@@ -88,7 +89,7 @@ def _without(case: Case, v: Tensor, output: int | None) -> Attempt:
     def backward() -> list[Tensor | None]:
         with case.sandbox():
             if output is None:
-                loss = _GivesNone.apply(*run.differentiable)
+                loss = _GivesNone.apply(*run.differentiable)  # type: ignore[no-untyped-call]
                 return list(torch.autograd.grad(loss, run.inputs, allow_unused=True))
             outputs, used = [run.differentiable[k] for k in kept], [cotangents[k] for k in kept]
             return list(torch.autograd.grad(outputs, run.inputs, used, allow_unused=True)) if kept else []
