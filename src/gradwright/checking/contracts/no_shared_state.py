@@ -41,7 +41,10 @@ STATE = (
 BUFFER = "allocate a new tensor at each call (or return a clone): the caller keeps what you returned."
 
 
-@contract(asks="is it pure?", presupposes=("inputs-untouched", "saved-untouched", "cotangent-untouched"))
+@contract(
+    asks="is it pure?",
+    presupposes=("inputs-untouched", "saved-untouched", "cotangent-untouched", "linear-in-cotangent"),
+)
 def examine(case: Case) -> Outcome:
     """Interleave calls and look at earlier results."""
     other = _other_inputs(case)
