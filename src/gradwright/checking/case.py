@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -147,19 +147,33 @@ class Case:
             flats: real flat vectors that replace the values of some inputs, by input number.
             function: a stand-in for the Function class.
         """
+        return self.forward_on(self.fresh_inputs(flats), function=function)
+
+    def fresh_inputs(self, flats: Mapping[int, Tensor] | None = None) -> list[Tensor]:
+        """Return fresh copies of the inputs that require grad; ``flats`` replaces the values of some of them."""
         flats = flats or {}
-        fresh: list[Tensor] = []
-        for number, item in enumerate(self.inputs):
-            tensor = copy_of(item.tensor) if number not in flats else from_flat(flats[number], item.tensor)
-            fresh.append(tensor.requires_grad_())
-        passed = [t.clone() for t in fresh] if self.in_place else fresh
+        return [
+            (from_flat(flats[k], item.tensor) if k in flats else copy_of(item.tensor)).requires_grad_()
+            for k, item in enumerate(self.inputs)
+        ]
+
+    def forward_on(
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        function: type[Function] | None = None,
+        mode: AbstractContextManager[Any] | None = None,
+    ) -> Pass:
+        """Run forward on these very tensors, one for each input, within a grad mode (enabled by default)."""
+        passed = [t.clone() for t in tensors] if self.in_place else list(tensors)
         arguments = self._rebuild(passed)
-        with self.sandbox():
+        with self.sandbox(), mode or nullcontext():
             result = self.subject.call(arguments, function)
         outputs = tensors_in(result)
         # The first pass decides which outputs count as differentiable; until then there are none.
         known = getattr(self, "outputs", [])
-        return Pass(arguments, fresh, outputs, [outputs[o.position] for o in known if o.position < len(outputs)])
+        differentiable = [outputs[o.position] for o in known if o.position < len(outputs)]
+        return Pass(arguments, list(tensors), outputs, differentiable, result)
 
     def value(self, flats: Mapping[int, Tensor] | None = None) -> Tensor:
         """Return all differentiable outputs as one real float64 vector of length ``m``.

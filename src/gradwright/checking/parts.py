@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,8 @@ class Pass:
     """All output tensors, in order."""
     differentiable: list[Tensor]
     """Those that the case counts as differentiable."""
+    returned: Any = None
+    """What the subject returned, containers included."""
 
     def gradients(self, cotangents: Sequence[Tensor], *, create_graph: bool = False) -> list[Tensor | None]:
         """Run backward; the result has one gradient (or None) for each input."""

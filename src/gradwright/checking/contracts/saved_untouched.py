@@ -1,0 +1,162 @@
+"""What forward saved is what backward reads: nobody changes it unnoticed.
+
+## What it checks
+The bytes of every saved tensor of every Function in the graph, before and after backward. For a Function or a custom op
+also: an input, or an output, that is edited in place between forward and backward; PyTorch must refuse the backward,
+or the gradient must be the same.
+
+## Why it matters
+A saved input is also somebody else's tensor: writing to it in backward spoils another operation's gradient. And an
+edited input or output that is not noticed, because what was saved is ``x.data`` or a NumPy view, gives a gradient of
+values that forward never saw.
+
+## If it fails
+Write into no saved tensor; save tensors themselves, not ``.data``, ``.numpy()`` or another alias of their memory.
+
+## References
+linkedin/Liger-Kernel issue 254; axolotl-ai-cloud/axolotl issue 3892.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from gradwright import torch_compat
+from gradwright.checking import repro
+from gradwright.checking.audit import audit, graph_nodes, random_cotangent
+from gradwright.checking.case import Case
+from gradwright.checking.compare import attempt, first_change, gradient_mismatch, snapshot
+from gradwright.checking.contracts import contract
+from gradwright.checking.guards import without_gradients
+from gradwright.checking.parts import Pass
+from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.tensors import overlaps
+
+WRITING = "work on a copy in backward: saved tensors belong to the graph and, when they are inputs, to the caller."
+ALIAS = (
+    "save the tensor itself with ctx.save_for_backward, not its .data, .numpy() or another alias of its memory; only "
+    "then does PyTorch notice the edit."
+)
+
+
+@contract(asks="is it pure?", presupposes=("inputs-untouched", "saved-through-hooks"))
+def examine(case: Case) -> Outcome:
+    """Compare saved tensors around a backward, and edit inputs and outputs before it."""
+    watched = audit(case)
+    if not watched.usable:
+        return Outcome("skipped", watched.obstacle)
+    finding, count = _written(case)
+    if finding is not None:
+        return Outcome("fail", finding.message, (finding,))
+    message = f"{count} saved tensor{'s' if count != 1 else ''} unchanged by backward"
+    if case.subject.kind not in ("Function", "custom op"):
+        return Outcome("pass", f"{message}; edits of inputs and outputs are tried for Functions and custom ops only")
+    if without_gradients(case) is not None:
+        return Outcome("pass", message)
+    edited = 0
+    v = random_cotangent(case)
+    right = case.pull_all(v)
+    for kind, number in _editable(case):
+        edited += 1
+        finding = _stale(case, v, right, kind, number)
+        if finding is not None:
+            return Outcome("fail", finding.message, (finding,))
+    return Outcome(
+        "pass", f"{message}; in-place edits of {edited} inputs and outputs before it are noticed or harmless"
+    )
+
+
+def _written(case: Case) -> tuple[Finding | None, int]:
+    """Return a finding about a saved tensor that backward wrote to, and how many were looked at."""
+    run = case.forward()
+    saved = list(saved_tensors(run))
+    before = snapshot([t for _, t in saved])
+    with case.sandbox():
+        run.gradients(case.cotangents(random_cotangent(case)))
+    for (place, tensor), old in zip(saved, before):
+        change = first_change(tensor, old)
+        if change is None:
+            continue
+        what, where = _identity(case, run, tensor)
+        message = f"backward writes to a saved tensor: {place}{what} changes in {change}."
+        body = [
+            f"saved = {repro.listed(case)}[0].grad_fn.saved_tensors",
+            "before = [t.clone() for t in saved]",
+            f"sum(t.sum() for t in {repro.listed(case)}).backward()",
+            "print([bool((t != old).any()) for t, old in zip(saved, before)])",
+        ]
+        return Finding("fail", message, WRITING, where, repro=repro.script(case, body)), len(saved)
+    return None, len(saved)
+
+
+def saved_tensors(run: Pass) -> Iterator[tuple[str, Tensor]]:
+    """Give every tensor that Functions in the graph of a pass saved, with its place in words."""
+    for node in graph_nodes(run.differentiable):
+        function = torch_compat.node_function(node)
+        if function is None:
+            continue
+        for number, tensor in enumerate(node.saved_tensors):
+            if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+                yield f"saved_tensors[{number}] of {function.__name__}", tensor
+
+
+def _identity(case: Case, run: Pass, tensor: Tensor) -> tuple[str, Where]:
+    def same(other: Tensor) -> bool:
+        return tensor.numel() > 0 and other.data_ptr() == tensor.data_ptr()
+
+    for item, value in zip(case.inputs, run.inputs):
+        if same(value):
+            return f" (the input `{item.name}`)", Where(item.name)
+    for position, out in enumerate(run.outputs):
+        if same(out):
+            return f" (output {position})", Where(output=position)
+    return "", Where()
+
+
+def _editable(case: Case) -> Iterator[tuple[str, int]]:
+    for k, item in enumerate(case.inputs):
+        if item.tensor.numel() and not overlaps(item.tensor):
+            yield "input", k
+    for o, output in enumerate(case.outputs):
+        if output.shape.numel():
+            yield "output", o
+
+
+def _stale(case: Case, v: Tensor, right: list[Tensor], kind: str, number: int) -> Finding | None:
+    run = case.forward()
+    if kind == "input":
+        item = case.inputs[number]
+        argument = run.arguments[item.argument].value
+        edited = argument if isinstance(argument, Tensor) else torch_compat.flatten(argument)[0][item.leaf]
+        name, variable, where = f"the input `{item.name}`", repro.variable(item.name), Where(item.name)
+    else:
+        edited = run.differentiable[number]
+        name, variable = case.output_name(number), f"{repro.listed(case)}[{number}]"
+        where = Where(output=case.outputs[number].position)
+
+    def backward() -> list[Tensor | None]:
+        with torch.no_grad():
+            edited.mul_(2).add_(1)
+        with case.sandbox():
+            return run.gradients(case.cotangents(v))
+
+    result = attempt(backward)
+    if result.error is not None:
+        return None  # noticed, as it should be
+    wrong = gradient_mismatch(case, result.gradients, right)
+    if wrong is None:
+        return None
+    message = (
+        f"{name} was edited in place between forward and backward, and nobody noticed: the gradient of "
+        f"`{case.inputs[wrong.number].name}` is {wrong.words}."
+    )
+    body = [
+        "with torch.no_grad():",
+        f"    {variable}.mul_(2).add_(1)",
+        f"sum(t.sum() for t in {repro.listed(case)}).backward()  # should raise, but computes with edited values",
+        f"print({repro.variable(case.inputs[0].name)}.grad)",
+    ]
+    return Finding("fail", message, ALIAS, where, wrong.got, wrong.want, wrong.allowed, repro.script(case, body))

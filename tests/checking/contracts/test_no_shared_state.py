@@ -1,0 +1,88 @@
+"""no-shared-state: calls that disturb each other, through the class, a buffer or memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gradwright as gw
+from gradwright.checking.report import ContractResult
+from tests.right import EVERY, right
+from tests.subjects import Exp, variant, x
+
+
+def result(target: Any, *inputs: Any, **options: Any) -> ContractResult:
+    return gw.check(target, *inputs, only="no-shared-state", seed=0, **options)["no-shared-state"]
+
+
+@EVERY
+def test_right_ones_are_not_accused(name: str) -> None:
+    assert result(*right(name)).verdict in ("pass", "skipped")
+
+
+def test_state_on_the_class() -> None:
+    kept: dict[str, Tensor] = {}
+
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        kept["out"] = t.exp()
+        return kept["out"].clone()
+
+    found = result(variant(Exp, "OnClass", forward=forward, backward=lambda ctx, g: g * kept["out"]), x(3))
+    assert found.verdict == "fail"
+    assert "interleaved calls disturb each other" in found.message
+    assert "the gradient of `t` of the first call" in found.message
+    assert "ctx.save_for_backward" in (found.findings[0].hint or "")
+
+
+def test_stack_of_saved_tensors_breaks_in_one_order_only() -> None:
+    stack: list[Tensor] = []
+
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        stack.append(t.exp())
+        return stack[-1].clone()
+
+    found = result(variant(Exp, "Stack", forward=forward, backward=lambda ctx, g: g * stack.pop()), x(3))
+    assert found.verdict == "fail"
+
+
+def test_static_output_buffer() -> None:
+    buffer = torch.zeros(3, dtype=torch.float64)
+
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        buffer.copy_(t.exp())
+        ctx.save_for_backward(t)
+        return buffer.view(-1)
+
+    target = variant(Exp, "Static", forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0].exp())
+    found = result(target, x(3))
+    assert found.verdict == "fail"
+    assert "a later call of forward overwrites output 0" in found.message
+
+
+def test_static_gradient_buffer() -> None:
+    buffer = torch.zeros(3, dtype=torch.float64)
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (out,) = ctx.saved_tensors
+        return torch.mul(g, out, out=buffer)
+
+    found = result(variant(Exp, "Static", backward=backward), x(3))
+    assert found.verdict == "fail"
+    assert "a later backward overwrites the gradient of `x`" in found.message or "interleaved" in found.message
+
+
+def test_change_after_many_calls_is_seen_at_level_full() -> None:
+    calls = [0]
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        calls[0] += 1
+        (out,) = ctx.saved_tensors
+        return g * out * (1 if calls[0] < 30 else 2)
+
+    assert result(variant(Exp, "Tires", backward=backward), x(3)).verdict == "pass"
+    calls[0] = 0
+    found = result(variant(Exp, "Tires", backward=backward), x(3), level="full")
+    assert found.verdict == "fail"
+    assert "changes at repeated call" in found.message
