@@ -22,7 +22,7 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +82,18 @@ def _run(names: Sequence[str], options: argparse.Namespace) -> tuple[list[Row], 
     ]
     odd = [(-1 - i, name, seeds[0]) for i, e in enumerate(entries) if e.control for name in names]
     with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=400) as pool:
-        defects = list(pool.imap(check_defect, jobs, chunksize=4))
-        controls = list(pool.imap(check_control, [*others, *odd], chunksize=4))
+        defects = _collect(pool.imap(check_defect, jobs, chunksize=4), len(jobs), "defects")
+        controls = _collect(pool.imap(check_control, [*others, *odd], chunksize=4), len(others) + len(odd), "controls")
     return defects, controls
+
+
+def _collect(results: Iterable[Row], total: int, what: str) -> list[Row]:
+    rows = []
+    for row in results:
+        rows.append(row)
+        if sys.stderr.isatty():
+            print(f"\r{what}: {len(rows)} of {total}", end="\n" if len(rows) == total else "", file=sys.stderr)
+    return rows
 
 
 def _seeds(name: str, seeds: Sequence[int]) -> Sequence[int]:

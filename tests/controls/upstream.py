@@ -1,7 +1,7 @@
 """Derivatives of PyTorch that really are wrong, with their numbers: finding them is no false accusation.
 
-Each was examined by hand against mpmath, the plain formula, or PyTorch's own ``gradcheck`` and ``gradgradcheck``. A test
-checks that the fault is still there; an entry that a release of PyTorch mends is to be removed.
+Each was examined by hand against mpmath, the plain formula, or PyTorch's own ``gradcheck`` and ``gradgradcheck``. A
+test checks that the fault is still there; an entry that a release of PyTorch mends is to be removed.
 """
 
 from __future__ import annotations
