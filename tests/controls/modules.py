@@ -83,7 +83,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
     "CosineSimilarity": (nn.CosineSimilarity, (x(2, 3), x(2, 3, seed=1))),
     "PairwiseDistance": (nn.PairwiseDistance, (x(2, 3), x(2, 3, seed=1))),
     "CrossEntropyLoss": (nn.CrossEntropyLoss, (x(3, 4), torch.tensor([0, 3, 1]))),
-    "weight_norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), (x(2, 3),)),
     "orthogonal": (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)), (x(2, 3),)),
     "spectral_norm in evaluation": (
         lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2)).eval(),

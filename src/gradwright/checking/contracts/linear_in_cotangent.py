@@ -2,9 +2,10 @@
 
 ## What it checks
 With B(v) what backward gives for the cotangent v: B(0) is zero and not NaN, B(s v) = s B(v) for s = -1, 2^10 and 2^-20
-(powers of two, so that exact arithmetic is expected), B(v + w) = B(v) + B(w) for random signed v and w, and with several
-outputs that B(v) is the sum of what each output's part of v gives. No differences are needed, so the resolution is that
-of rounding. Where B is small by cancellation, its rounding is measured at inputs one rounding unit away.
+(powers of two, so that exact arithmetic is expected), B(v + w) = B(v) + B(w) for random signed v and w, and, with
+several outputs, that B(v) is the sum of what each output's part of v gives. No differences are needed, so the
+resolution is that of rounding. Where B is small by cancellation, its rounding is measured at inputs one rounding unit
+away.
 
 ## Why it matters
 A vector-Jacobian product is linear by definition. A rule that ignores the incoming gradient, clamps it, takes its sign
@@ -112,8 +113,8 @@ def examine(case: Case) -> Outcome:
 
 
 OUTPUTS_MIXED = (
-    "backward mixes the gradients that come in for different outputs: with all of them it gives something other than the "
-    "sum of what each gives alone.",
+    "backward mixes the gradients that come in for different outputs: all of them together do not give the sum of what "
+    "each gives alone.",
     "look for a product of two incoming gradients, or for one that overwrites the other.",
 )
 
@@ -169,8 +170,8 @@ def _not_zero_at_zero(at_zero: Tensor, at_v: Tensor) -> tuple[str, str]:
 def _not_homogeneous(s: float, at_v: Tensor, scaled: dict[float, Tensor]) -> tuple[str, str]:
     if torch.equal(scaled[-1.0], at_v) and torch.equal(scaled[2.0**10], at_v):
         return (
-            "backward gives the same whatever comes in, unless that is zero: grad_output is taken for a mask of zeros and "
-            "ones.",
+            "backward gives the same whatever comes in, unless that is zero: grad_output is taken for a mask of zeros "
+            "and ones.",
             "multiply by grad_output itself, not by whether it is zero.",
         )
     if torch.equal(scaled[-1.0], at_v):

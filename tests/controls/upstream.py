@@ -1,0 +1,175 @@
+"""Derivatives of PyTorch that really are wrong, with their numbers: finding them is no false accusation.
+
+Each was examined by hand against mpmath, the plain formula, or PyTorch's own ``gradcheck`` and ``gradgradcheck``. A
+test checks that the fault is still there; an entry that a release of PyTorch mends is to be removed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from tests.controls.entries import t, x
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: what is wrong, which operators of PyTorch's list show it and in which contracts, and a proof."""
+
+    what: str
+    operators: tuple[str, ...]
+    contracts: tuple[str, ...]
+    size: Callable[[], float]
+    """How large the error is, relative; NaN where the derivative is NaN or missing."""
+    at_least: float
+    """Below this the fault is mended; NaN stays NaN."""
+
+    def still_there(self) -> bool:
+        """Tell whether the fault is still there."""
+        size = self.size()
+        return math.isnan(size) or size >= self.at_least
+
+
+def gradient(function: Callable[..., Tensor], *inputs: Tensor, create_graph: bool = False) -> Tensor:
+    leaf = inputs[0].clone().requires_grad_()
+    (grad,) = torch.autograd.grad(function(leaf, *inputs[1:]).sum(), leaf, create_graph=create_graph)
+    return grad
+
+
+def second(function: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
+    leaf = point.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(function(leaf).sum(), leaf, create_graph=True)
+    return torch.autograd.grad(grad.sum(), leaf)[0]
+
+
+def hardsigmoid() -> float:
+    return abs(float(gradient(torch.nn.functional.hardsigmoid, t(0.5))) * 6 - 1)
+
+
+def sinc() -> float:
+    return abs(float(second(torch.sinc, t(0.0))) / (-(math.pi**2) / 3) - 1)
+
+
+def trigamma() -> float:
+    return abs(float(torch.polygamma(1, t(1.0))) / (math.pi**2 / 6) - 1)
+
+
+def as_strided_scatter() -> float:
+    source = x(2, 2, seed=1)
+    leaf = x(3, 3).requires_grad_()
+    fine = gradcheck(lambda a: torch.as_strided_scatter(a, source, (2, 2), (1, 2), 1), (leaf,), raise_exception=False)
+    return 0.0 if fine else 1.0
+
+
+def weight_norm() -> float:
+    leaves = x(2, 3).requires_grad_(), (1 + x(2, 1, seed=1).abs()).requires_grad_()
+    fine = gradgradcheck(lambda v, g: torch._weight_norm(v, g, 0), leaves, raise_exception=False)
+    return 0.0 if fine else 1.0
+
+
+def determinant() -> float:
+    """The plain gradient is zeros; with create_graph=True it is the adjugate, as it should be."""
+    ones = torch.ones(2, 2, dtype=torch.float64)
+    plain = gradient(torch.linalg.det, ones)
+    right = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    return float((plain - right).abs().max())
+
+
+def normal() -> float:
+    """A draw moves with its mean; its gradient is zero by PyTorch's definition."""
+    return abs(float(gradient(lambda m: torch.normal(m, 1.0), t(0.0))) - 1)
+
+
+def chunked_cross_entropy() -> float:
+    """The gradient carries no graph, although it is not constant."""
+    from tests.controls.op_db import operators, samples
+
+    name = "nn.functional.linear_cross_entropy.chunked"
+    every = operators()
+    if name not in every:
+        return math.nan
+    sample = samples(name, every[name], 1)[0]
+    (grad,) = torch.autograd.grad(
+        sample.function(*sample.args, **sample.kwargs).sum(), sample.args[0], create_graph=True
+    )
+    return 0.0 if grad.requires_grad else 1.0
+
+
+GAMMA = (
+    "digamma",
+    "lgamma",
+    "special.gammaln",
+    "mvlgamma.mvlgamma_p_1",
+    "mvlgamma.mvlgamma_p_3",
+    "mvlgamma.mvlgamma_p_5",
+    "polygamma.polygamma_n_0",
+    "polygamma.polygamma_n_1",
+    "special.polygamma.special_polygamma_n_0",
+    "special.polygamma",
+)
+GRADIENT, SECOND = "matches-differences", "second-order"
+
+FAULTS: dict[str, Fault] = {
+    "hardsigmoid": Fault(
+        "the constant 1/6 is a float32 in float64 too: relative error 3e-8",
+        ("nn.functional.hardsigmoid",),
+        (GRADIENT, SECOND),
+        hardsigmoid,
+        1e-9,
+    ),
+    "sinc": Fault(
+        "the second derivative at 0 is NaN where it is -pi^2/3", ("sinc", "special.sinc"), (SECOND,), sinc, 1e-6
+    ),
+    "trigamma": Fault(
+        "trigamma is off by a relative 5e-10 at 1 in float64; it is the gradient of digamma",
+        GAMMA,
+        (GRADIENT, SECOND),
+        trigamma,
+        1e-11,
+    ),
+    "as_strided_scatter": Fault(
+        "the gradient of the input is wrong for overlapping or offset windows; plain gradcheck fails too",
+        ("as_strided_scatter",),
+        (GRADIENT, SECOND, "cotangent-layouts", "input-layouts"),
+        as_strided_scatter,
+        1.0,
+    ),
+    "weight_norm": Fault(
+        "double backward of the fused weight norm on the CPU is wrong; plain gradgradcheck fails too",
+        (),
+        (SECOND,),
+        weight_norm,
+        1.0,
+    ),
+    "det": Fault(
+        "the gradient at a singular matrix with a zero pivot is zeros without create_graph, the adjugate with it",
+        ("linalg.det", "det"),
+        (GRADIENT, SECOND),
+        determinant,
+        0.5,
+    ),
+    "normal": Fault(
+        "the gradient of a draw with respect to its mean and deviation is defined as zero",
+        ("normal", "normal.number_mean"),
+        (GRADIENT, SECOND, "modes-agree"),
+        normal,
+        0.5,
+    ),
+    "linear_cross_entropy": Fault(
+        "the chunked form works its gradient out in forward; the second derivative is missing without a word",
+        ("nn.functional.linear_cross_entropy.chunked",),
+        (SECOND,),
+        chunked_cross_entropy,
+        0.5,
+    ),
+}
+
+
+def excused(operator: str, contract: str) -> bool:
+    """Tell whether an accusation is one of the known faults."""
+    return any(operator in fault.operators and contract in fault.contracts for fault in FAULTS.values())
