@@ -94,7 +94,10 @@ def overlaps(tensor: Tensor) -> bool:
 
 def bits(tensor: Tensor) -> Tensor:
     """Return the bytes of a tensor, in the order of its elements."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    flat = tensor.detach().contiguous().view(-1)
+    if flat.numel() == 1:
+        flat = flat.as_strided((1,), (1,))  # a single element counts as contiguous whatever its stride
+    return flat.view(torch.uint8)
 
 
 def unravel(position: int, shape: torch.Size, dtype: torch.dtype) -> tuple[int, ...]:
