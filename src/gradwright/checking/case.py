@@ -69,7 +69,7 @@ class Case:
             raise SampleError(
                 f"{subject.name}: the sample ({self.describe()}) has no floating-point or complex tensor to "
                 "differentiate; expected at least one that is an argument of its own (autograd does not track tensors "
-                "inside containers that are passed to a Function); pass torch.randn(3, dtype=torch.float64) or the like."
+                "inside containers that are passed to a Function); pass torch.randn(3, dtype=torch.float64), say."
             )
         self.audit: object | None = None
         """Kept by :func:`gradwright.checking.audit.audit`."""
