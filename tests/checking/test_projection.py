@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gradwright.checking.case import Case
-from gradwright.checking.projection import Projection, project, signed
+from gradwright.checking.differences import signed
+from gradwright.checking.projection import Projection, project
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
 from tests.subjects import Exp, variant

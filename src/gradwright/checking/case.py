@@ -68,7 +68,8 @@ class Case:
         if not self.inputs:
             raise SampleError(
                 f"{subject.name}: the sample ({self.describe()}) has no floating-point or complex tensor to "
-                "differentiate; expected at least one; pass a tensor such as torch.randn(3, dtype=torch.float64)."
+                "differentiate; expected at least one that is an argument of its own (autograd does not track tensors "
+                "inside containers that are passed to a Function); pass torch.randn(3, dtype=torch.float64), say."
             )
         self.audit: object | None = None
         """Kept by :func:`gradwright.checking.audit.audit`."""

@@ -354,3 +354,9 @@ def one_hot(size: int, positions: Sequence[int]) -> Tensor:
     for row, position in enumerate(positions):
         directions[row, position] = 1.0
     return directions
+
+
+def signed(size: int, generator: torch.Generator) -> Tensor:
+    """Draw entries of magnitude 1/2 to 3/2 and random sign, so that no element is unweighted and nothing hides."""
+    signs = torch.randint(0, 2, (size,), generator=generator).to(torch.float64) * 2 - 1
+    return signs * (0.5 + torch.rand(size, generator=generator, dtype=torch.float64))

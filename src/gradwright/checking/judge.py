@@ -94,8 +94,9 @@ def prosecute(
     """Examine the accused entries more closely and return the states after the trial.
 
     A finer ladder acquits an entry (it becomes UNRESOLVED) when it is informative (its bar is at most half the
-    discrepancy), the function moved in it, and its interval contains the analytic value. So does an analytic value
-    that itself scatters by as much as the discrepancy under changes of the input of one rounding unit.
+    discrepancy), the function moved in it, and its interval contains the analytic value, or contradicts the first
+    ladder, whose bar is then not to be trusted. So does an analytic value that itself scatters by as much as the
+    discrepancy under changes of the input of one rounding unit.
 
     Arguments:
         analytic_spread: called once, only when something is accused; the scatter of each analytic entry, (C, m).
@@ -113,7 +114,8 @@ def prosecute(
     worst_first = columns[discrepancy[columns].amax(dim=1).argsort(descending=True)]
     tried = worst_first[:MAX_PROSECUTED]
     outputs = _worst_outputs(state == State.WRONG, discrepancy)
-    a, r, allowed = (t[tried][:, outputs] for t in (analytic, discrepancy, allowed))
+    wanted = (analytic, discrepancy, allowed, estimate.value, estimate.bar)
+    a, r, allowed, value, bar = (t[tried][:, outputs] for t in wanted)
     guilty = state[tried][:, outputs] == State.WRONG
     acquitted = torch.zeros_like(guilty)
     for scale in PROSECUTION_SCALES:
@@ -121,7 +123,8 @@ def prosecute(
             lambda flat: f(flat)[outputs], x, directions[tried], steps[tried] * scale, epsilon[outputs], scales=(1.0,)
         )
         inside = (a >= finer.lower - allowed) & (a <= finer.upper + allowed)
-        acquitted |= guilty & (finer.bar <= r / 2) & finer.moved & inside
+        contradicts = (finer.value - value).abs() > 2 * (finer.bar + bar) + allowed
+        acquitted |= guilty & (finer.bar <= r / 2) & finer.moved & (inside | contradicts)
     rows, places = acquitted.nonzero(as_tuple=True)
     state[tried[rows], outputs[places]] = int(State.UNRESOLVED)
     if bool(acquitted.any()):
@@ -150,8 +153,11 @@ def acquitted(analytic: float, numeric: float, bar: float, scatter: float, along
         return True
     for scale in PROSECUTION_SCALES:
         finer = along(scale)
-        informative = float(finer.bar) <= discrepancy / 2 and bool(finer.moved)
-        if informative and float(finer.lower) <= analytic <= float(finer.upper):
+        if not (float(finer.bar) <= discrepancy / 2 and bool(finer.moved)):
+            continue  # not informative
+        inside = float(finer.lower) <= analytic <= float(finer.upper)
+        contradicts = abs(float(finer.value) - numeric) > 2 * (float(finer.bar) + bar)
+        if inside or contradicts:
             return True
     return False
 

@@ -22,6 +22,7 @@ from gradwright.checking.differences import (
     differentiate_sum,
     element_steps,
     one_hot,
+    signed,
 )
 from gradwright.checking.judge import (
     UNRESOLVED_BAR,
@@ -193,9 +194,3 @@ def _coarsest_scale(case: Case, k: int, u: Tensor, v: Tensor, result: Projection
         if errors[scale] <= wanted:
             return scale
     return min(errors, key=lambda scale: errors[scale])
-
-
-def signed(size: int, generator: torch.Generator) -> Tensor:
-    """Draw entries of magnitude 1/2 to 3/2 and random sign, so that no element is unweighted and nothing hides."""
-    signs = torch.randint(0, 2, (size,), generator=generator).to(torch.float64) * 2 - 1
-    return signs * (0.5 + torch.rand(size, generator=generator, dtype=torch.float64))

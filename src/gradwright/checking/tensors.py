@@ -99,7 +99,10 @@ def bits(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
-    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+    flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
+    if flat.numel() == 1:
+        flat = flat.as_strided((1,), (1,))  # a single element counts as contiguous whatever its stride
+    return flat.view(torch.uint8)
 
 
 def unravel(position: int, shape: torch.Size, dtype: torch.dtype) -> tuple[int, ...]:

@@ -86,3 +86,38 @@ def test_change_after_many_calls_is_seen_at_level_full() -> None:
     found = result(variant(Exp, "Tires", backward=backward), x(3), level="full")
     assert found.verdict == "fail"
     assert "changes at repeated call" in found.message
+
+
+def test_state_on_the_class_is_one_finding() -> None:
+    class OnClass(torch.autograd.Function):
+        kept: Tensor
+
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            OnClass.kept = t
+            return t.sin()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * OnClass.kept.cos()
+
+    report = gw.check(OnClass, x(3), only=("no-shared-state", "saved-untouched", "second-backward"), seed=0)
+    assert [r.id for r in report.failed] == ["no-shared-state"]
+
+
+def test_overwritten_saved_output_is_not_called_shared_state() -> None:
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (out,) = ctx.saved_tensors
+        grad = g * out
+        out.data.mul_(0.5)
+        return grad
+
+    report = gw.check(
+        variant(Exp, "Writes", backward=backward), x(3), seed=0, only=("no-shared-state", "saved-untouched")
+    )
+    assert [r.id for r in report.failed] == ["saved-untouched"]
+
+
+def test_layouts_that_have_no_plain_bytes() -> None:
+    assert result(lambda t: t.to_sparse() * 2, x(3)).verdict != "fail"
+    assert result(lambda t: (t * 2).as_strided((1,), (2,)), x(3)).verdict == "pass"

@@ -28,8 +28,7 @@ from gradwright.checking.captured import StateWatch
 from gradwright.checking.case import Case
 from gradwright.checking.compare import Mismatch, worst_mismatch
 from gradwright.checking.contracts import contract
-from gradwright.checking.differences import element_steps
-from gradwright.checking.projection import signed
+from gradwright.checking.differences import element_steps, signed
 from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.tensors import join, same_bits, to_flat

@@ -30,10 +30,9 @@ from gradwright.checking import repro
 from gradwright.checking.audit import functions_in_graph, graph_nodes
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
-from gradwright.checking.differences import element_steps
+from gradwright.checking.differences import element_steps, signed
 from gradwright.checking.guards import without_numbers
 from gradwright.checking.parts import Pass
-from gradwright.checking.projection import signed
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.tensors import to_flat
 from gradwright.typing import Verdict

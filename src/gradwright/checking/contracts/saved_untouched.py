@@ -42,7 +42,7 @@ ALIAS = (
 )
 
 
-@contract(asks="is it pure?", presupposes=("inputs-untouched", "saved-through-hooks"))
+@contract(asks="is it pure?", presupposes=("inputs-untouched", "saved-through-hooks", "no-shared-state"))
 def examine(case: Case) -> Outcome:
     """Compare saved tensors around a backward, and edit inputs and outputs before it."""
     watched = audit(case)

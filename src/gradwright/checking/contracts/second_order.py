@@ -39,11 +39,12 @@ from gradwright.checking.differences import (
     VectorFunction,
     differentiate_sum,
     element_steps,
+    signed,
 )
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import UNRESOLVED_BAR, acquitted, one_unit_away
 from gradwright.checking.parts import Pass
-from gradwright.checking.projection import rounding_of_sum, signed
+from gradwright.checking.projection import rounding_of_sum
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.errors import describe_exception
 
@@ -142,7 +143,9 @@ def _refused(error: Exception) -> Outcome:
 def _along_input(case: Case, k: int, v: Tensor, weights: list[Tensor], by_inputs: list[Tensor]) -> Directional:
     x = case.base[k]
     generator = case.generator(f"second order direction {k}")
-    u = signed(case.n[k], generator) * (element_steps(x) / FIRST_STEP)
+    # Each element by its own size: one next to a singularity would dominate if it were moved by more.
+    size = torch.where(x == 0, element_steps(x) / FIRST_STEP, x.abs().to(torch.float64))
+    u = signed(case.n[k], generator) * size
 
     def terms(flat: Tensor) -> Tensor:
         return torch.cat([w * g for w, g in zip(weights, case.pull_all(v, {k: flat}))])
