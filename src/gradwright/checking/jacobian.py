@@ -66,6 +66,7 @@ def compare(case: Case, k: int, o: int) -> Comparison | None:
     state = judge(analytic, estimate, largest, tolerance)
     state = _tried(case, k, o, pattern, analytic, estimate, state, largest, tolerance)
     _try_joint_directions(case, k, o, pattern, analytic, state, largest, tolerance)
+    _excuse_ties(case, k, o, pattern, analytic, state)
     return Comparison(k, o, pattern, analytic, estimate, state, tolerance.at(analytic, estimate.value, largest), none)
 
 
@@ -174,18 +175,17 @@ def _tried(
         epsilon=case.output_epsilon()[case.output_slice(o)],
         analytic_spread=spread,
     )
-    _excuse_ties(case, k, o, pattern, analytic, state)
     if pattern.pairs and bool((state == State.WRONG).any()) and not _confirmed(case, k, o, pattern, state, analytic):
         state = torch.where(state == State.WRONG, int(State.UNRESOLVED), state.int()).to(torch.int8)
     return state
 
 
 def _excuse_ties(case: Case, k: int, o: int, pattern: Pattern, analytic: Tensor, state: Tensor) -> None:
-    """Accept what is a derivative of points close by, where the function is not smooth although single elements look so.
+    """Accept what is a derivative at points close by, where the function is not smooth in a way one element cannot show.
 
-    In a three-way tie, moving the middle element alone moves nothing; the permutation of a sort is a subgradient all the
-    same: a limit of gradients at points near x (Clarke). Along every direction tried it must lie between the slopes at
-    random points near x, and these must differ, which they do only where the function is not smooth.
+    In a three-way tie, moving the middle element alone moves nothing; the permutation of a sort is a subgradient all
+    the same: a limit of gradients at points near x (Clarke). Along every direction tried it must lie between the slopes
+    at random points near x, and these must differ, which they do only where the function is not smooth.
     """
     accused = (state == State.WRONG).any(dim=0)
     if not bool(accused.any()) or pattern.groups < 2:
