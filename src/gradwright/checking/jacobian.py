@@ -181,7 +181,7 @@ def _tried(
 
 
 def _excuse_ties(case: Case, k: int, o: int, pattern: Pattern, analytic: Tensor, state: Tensor) -> None:
-    """Accept what is a derivative at points close by, where the function is not smooth in a way one element cannot show.
+    """Accept what is a derivative at points close by, where the function has a kink that one element cannot show.
 
     In a three-way tie, moving the middle element alone moves nothing; the permutation of a sort is a subgradient all
     the same: a limit of gradients at points near x (Clarke). Along every direction tried it must lie between the slopes
