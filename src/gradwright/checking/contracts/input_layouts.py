@@ -65,7 +65,9 @@ def examine(case: Case) -> Outcome:
     if case.randomness != "none" or case.backward_randomness != "none":
         return Outcome("skipped", "it draws random numbers, and which element gets which may depend on the layout")
     tensors = [slot for slot in slots(case) if not slot.state]
-    seen, refused, lazily = 0, [], []
+    seen = 0
+    refused: list[str] = []
+    lazily: list[str] = []
     for words, lazy, code, like, changed in _relaid(case, tensors):
         base = _plain(case, tensors, like)
         if base is None:
