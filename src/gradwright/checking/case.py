@@ -233,9 +233,12 @@ class Case:
             leaves, structure = torch_compat.flatten(argument.value)
             arguments.append(replace(argument, value=torch_compat.unflatten([convert(x) for x in leaves], structure)))
         try:
-            return Case(self.subject, self.sample, level=self.level, seed=self.seed, arguments=arguments)
+            twin = Case(self.subject, self.sample, level=self.level, seed=self.seed, arguments=arguments)
         except (ForwardError, SampleError):
             return None
+        if self.randomness != "none":
+            twin.randomness = self.randomness
+        return twin
 
     @functools.cached_property
     def dtype(self) -> torch.dtype:

@@ -41,6 +41,9 @@ class Resized:
     words: str
     case: Case
     rank_changed: bool = False
+    duplicates: bool = False
+    """True when an integer input that held every number once now holds one twice."""
+    was_permutation: bool = False
 
 
 def resized(case: Case) -> Iterator[Resized | None]:
@@ -76,6 +79,7 @@ def _accepted(case: Case, tensors: list[Slot], size: int) -> Group | None:
 def _resize(case: Case, tensors: list[Slot], group: Group, new: int) -> Resized | None:
     generator = case.generator(f"resize {group.size} {new}")
     changed: dict[Place, Tensor] = {}
+    repeated: list[Tensor] = []
     for slot in tensors:
         dims = [d for s, d in group.dims if s.place == slot.place]
         tensor = _with_size(slot.tensor.detach(), dims, group.size, new, generator)
@@ -85,6 +89,8 @@ def _resize(case: Case, tensors: list[Slot], group: Group, new: int) -> Resized 
             tensor = _keep_in_range(tensor, group.size, new)
             if tensor is None:
                 return None
+            if all_distinct(slot.tensor) and not all_distinct(tensor):
+                repeated.append(slot.tensor)
         if tensor is not slot.tensor:
             changed[slot.place] = tensor
     if sum(t.numel() for t in changed.values()) > MAX_ELEMENTS[case.level]:
@@ -93,7 +99,19 @@ def _resize(case: Case, tensors: list[Slot], group: Group, new: int) -> Resized 
     if variant is None or variant.m > MAX_ELEMENTS[case.level]:
         return None
     what = {0: "an empty input", 1: "a dimension of size 1"}.get(new, f"a dimension of size {new}")
-    return Resized(f"{what} ({variant.describe()})", variant)
+    permuted = any(is_permutation(index) for index in repeated)
+    return Resized(f"{what} ({variant.describe()})", variant, False, bool(repeated), permuted)
+
+
+def all_distinct(index: Tensor) -> bool:
+    """Tell whether no number occurs twice."""
+    return len(index.unique()) == index.numel()
+
+
+def is_permutation(index: Tensor) -> bool:
+    """Tell whether an index holds every number from 0 on once, so that it may be meant to be a permutation."""
+    flat = index.detach().reshape(-1)
+    return bool((flat.sort().values == torch.arange(len(flat))).all())
 
 
 def _with_size(t: Tensor, dims: list[int], old: int, new: int, generator: torch.Generator) -> Tensor | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwright.checking.case import Case
-from gradwright.checking.resizing import hangs_together
+from gradwright.checking.resizing import all_distinct, hangs_together, is_permutation
 from gradwright.checking.variants import Slot, slots, try_vary
 
 LARGER = 8.0
@@ -25,8 +25,8 @@ class Revalued:
     case: Case
     singular: bool = False
     """True when the values are such that a function may well have a kink or jump there: zeros and ties."""
-    duplicates: str | None = None
-    """Name of the integer input that now holds an index twice."""
+    duplicates: bool = False
+    """True when an integer input that held every number once now holds one twice."""
     was_permutation: bool = False
 
 
@@ -115,7 +115,7 @@ def _duplicates(case: Case) -> Iterator[Revalued | None]:
         if t.is_floating_point() or t.is_complex() or t.dtype is torch.bool or slot.state or t.numel() < 2:
             continue
         flat = t.detach().contiguous().view(-1)
-        if len(flat.unique()) < len(flat):
+        if not all_distinct(flat):
             continue  # the sample has some already
         new = flat.clone()
         new[1] = new[0]
@@ -123,5 +123,4 @@ def _duplicates(case: Case) -> Iterator[Revalued | None]:
         if variant is None:
             yield None
             continue
-        ordered = bool((flat.sort().values == torch.arange(len(flat))).all())
-        yield Revalued(f"an index twice in `{slot.name}`", variant, False, slot.name, ordered)
+        yield Revalued(f"an index twice in `{slot.name}`", variant, False, True, is_permutation(flat))

@@ -61,7 +61,10 @@ def vary(case: Case, changed: Mapping[Place, Tensor]) -> Case:
         arguments.append(replace(argument, value=torch_compat.unflatten(leaves, structure)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning about unusual inputs is no answer to the question asked here
-        return Case(case.subject, case.sample, level=case.level, seed=case.seed, arguments=arguments)
+        variant = Case(case.subject, case.sample, level=case.level, seed=case.seed, arguments=arguments)
+    if case.randomness != "none":
+        variant.randomness = case.randomness  # few elements may agree by chance
+    return variant
 
 
 def try_vary(case: Case, changed: Mapping[Place, Tensor]) -> Case | None:

@@ -116,24 +116,28 @@ def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | No
         if shape is None:
             yield None
             continue
-        fault = try_rule(shape.case)
+        fault = _defined(try_rule(shape.case), shape.duplicates)
         # A backward that raises where there is no dimension may have been written for vectors.
         doubtful = shape.rank_changed and isinstance(fault, Fault) and fault.kind == "raises"
-        yield shape.words, _finding(fault, "suspect" if doubtful else certain)
+        yield shape.words, _finding(fault, "suspect" if doubtful or shape.was_permutation else certain)
 
 
 def _revalued_finding(value: Revalued, certain: Verdict) -> Finding | Unjudged | None:
     if value.singular:
         varied = [k for k, item in enumerate(value.case.inputs) if f"`{item.name}`" in value.words]
         return _finding(try_rule_at_singular_point(value.case, varied[0]), certain)
-    fault = try_rule(value.case)
-    if value.duplicates is not None and isinstance(fault, Fault):
-        if fault.finding.numeric == 0:
-            return Unjudged()  # one write overwrites another: which one counts is not defined
-        hint = "contributions of the same index must be added up: index_add_, scatter_add_ or accumulate=True."
-        fault = Fault(fault.kind, replace(fault.finding, hint=hint))
-        return _finding(fault, "suspect" if value.was_permutation else certain)
-    return _finding(fault, certain)
+    fault = _defined(try_rule(value.case), value.duplicates)
+    return _finding(fault, "suspect" if value.was_permutation else certain)
+
+
+def _defined(fault: Fault | Unjudged | None, duplicates: bool) -> Fault | Unjudged | None:
+    """Drop a fault that comes from an index which now occurs twice, where the meaning of that is not defined."""
+    if not duplicates or not isinstance(fault, Fault) or fault.kind == "raises":
+        return fault
+    if fault.finding.numeric == 0:
+        return Unjudged()  # one write overwrites another, and which one counts is not said
+    hint = "contributions of the same index must be added up: index_add_, scatter_add_ or accumulate=True."
+    return Fault(fault.kind, replace(fault.finding, hint=hint))
 
 
 def _finding(fault: Fault | Unjudged | None, verdict: Verdict) -> Finding | Unjudged | None:
