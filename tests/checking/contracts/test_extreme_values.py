@@ -1,4 +1,4 @@
-"""extreme-values: overflow in backward is found where the derivative is finite; forward's own overflow is not blamed."""
+"""extreme-values: overflow in backward is found where the derivative is finite; forward's own is not blamed."""
 
 from __future__ import annotations
 

@@ -49,8 +49,6 @@ def test_right_ones_pass(seed: int, dtype: torch.dtype) -> None:
     ):
         converted = tuple(t.to(dtype) if isinstance(t, Tensor) else t for t in inputs)
         found = result(target, *converted, seed=seed, reference=reference)
-        if target is Abs and dtype != torch.float64:
-            continue  # a kink is examined in float64
         assert found.verdict == "pass", (target, found.message)
 
 
@@ -58,7 +56,7 @@ def test_complex_numbers_and_surrogates() -> None:
     assert result(ComplexSquare, torch.randn(3, dtype=torch.complex128), reference=lambda z: z * z).verdict == "pass"
     found = result(RoundSTE, x(3), reference=torch.round, surrogate=lambda t: t)
     assert found.verdict == "pass"
-    assert "value agree" in found.message
+    assert "value agrees" in found.message
 
 
 def test_without_a_reference_it_is_skipped() -> None:
