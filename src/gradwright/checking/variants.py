@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -29,6 +30,14 @@ class Slot:
     """Which differentiable input it is, or None for a constant."""
     state: bool
     """True for the parameters and buffers of a module."""
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Silence warnings: one about inputs that the user did not give (an overflow, say) is no news for the user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def slots(case: Case) -> list[Slot]:
@@ -59,8 +68,7 @@ def vary(case: Case, changed: Mapping[Place, Tensor]) -> Case:
             for i, leaf in enumerate(leaves)
         ]
         arguments.append(replace(argument, value=torch_compat.unflatten(leaves, structure)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a warning about unusual inputs is no answer to the question asked here
+    with quietly():
         variant = Case(case.subject, case.sample, level=case.level, seed=case.seed, arguments=arguments)
     if case.randomness != "none":
         variant.randomness = case.randomness  # few elements may agree by chance

@@ -33,7 +33,7 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.differences import FIRST_STEP, Behaviour, differentiate_sum, element_steps
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.report import Finding, Outcome, Where
-from gradwright.checking.variants import is_hand_written, try_vary
+from gradwright.checking.variants import is_hand_written, quietly, try_vary
 from gradwright.errors import GradwrightError
 from gradwright.typing import Verdict
 
@@ -60,6 +60,11 @@ def examine(case: Case) -> Outcome:
     v = random_cotangent(case, "extreme values")
     if not all(bool(g.isfinite().all()) for g in case.pull_all(v)):
         return Outcome("skipped", "the gradient is not finite on the sample itself")
+    with quietly():
+        return _examine(case, v)
+
+
+def _examine(case: Case, v: Tensor) -> Outcome:
     verdict: Verdict = "fail" if is_hand_written(case) else "suspect"
     tried = rejected = 0
     for k, size, x in _extremes(case):

@@ -4,8 +4,8 @@
 The subject in float32 (for inputs of lower precision: in theirs; at level full in bfloat16 and float16 too) against
 itself in float64 on the same, rounded inputs. An element may differ by a budget in units of roundoff: eight times what
 changes of one unit in the inputs and the incoming gradient do to the exact gradient, plus the rounding of sums. What
-exceeds the budget eightfold is tried again: where the result itself scatters that much under changes of a few units, nothing is
-said.
+exceeds the budget eightfold is tried again: where the result itself scatters that much under changes of a few units,
+nothing is said.
 
 ## Why it matters
 A gradient is tested in float64 and used in float32 or bfloat16. One that accumulates in a lower precision than its own,
@@ -20,8 +20,6 @@ Higham, Accuracy and Stability of Numerical Algorithms, chapters 1 and 3 (mixed 
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
@@ -32,7 +30,7 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import largest_entry
 from gradwright.checking.report import Finding, Outcome, Where, gravest
-from gradwright.checking.variants import is_hand_written
+from gradwright.checking.variants import is_hand_written, quietly
 from gradwright.typing import Verdict
 
 CONVICTED = 8.0
@@ -53,8 +51,7 @@ def examine(case: Case) -> Outcome:
         return obstacle
     if case.randomness != "none" or case.backward_randomness != "none":
         return Outcome("skipped", "it draws random numbers, which are others in another precision")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as that of PyTorch on complex numbers in half precision
+    with quietly():
         return _examine(case)
 
 

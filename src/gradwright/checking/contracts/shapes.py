@@ -34,7 +34,7 @@ from gradwright.checking.report import Finding, Outcome, gravest
 from gradwright.checking.resizing import resized
 from gradwright.checking.revaluing import Revalued, revalued
 from gradwright.checking.trial import Fault, Unjudged, try_rule, try_rule_at_singular_point
-from gradwright.checking.variants import is_hand_written
+from gradwright.checking.variants import is_hand_written, quietly
 from gradwright.typing import Level, Verdict
 
 SECONDS: dict[Level, float] = {"quick": 1.0, "standard": 4.0, "full": 60.0}
@@ -64,8 +64,9 @@ def examine(case: Case) -> Outcome:
         return obstacle
     if isinstance(try_rule(case), Fault):
         return Outcome("skipped", "the rule is wrong on the sample itself, so that nothing can be said about variants")
-    findings, notes = _grid(case)
-    fault = complex_fault(case) if is_hand_written(case) else None
+    with quietly():
+        findings, notes = _grid(case)
+        fault = complex_fault(case) if is_hand_written(case) else None
     if fault is not None and case.level == "full":
         findings.append(fault)
     elif fault is not None:
