@@ -205,10 +205,10 @@ def test_surrogate_is_called_like_forward_and_its_shape_is_required() -> None:
 
     sample = Sample((x(3),), surrogate=two_outputs)
     with pytest.raises(SampleError, match="surrogate returns outputs of the shapes"):
-        Case(as_subject(torch.round), sample).surrogate_pass()
+        Case(as_subject(torch.round), sample).pull_surrogate(x(3))
     bad = Sample((x(3),), surrogate=lambda: None)
     with pytest.raises(SampleError, match=r"surrogate raised TypeError.*same arguments as forward"):
-        Case(as_subject(torch.round), bad).surrogate_pass()
+        Case(as_subject(torch.round), bad).pull_surrogate(x(3))
 
 
 class Stateful(Function):

@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
+from gradwright.checking.companions import pull_companion
+from gradwright.checking.domain import parse_domain, refuse_outside, refuse_unknown
 from gradwright.checking.parts import Output, Pass, differentiable_inputs
 from gradwright.checking.precision import hidden_epsilon
 from gradwright.checking.randomness import fixed_random_state
@@ -71,6 +73,11 @@ class Case:
                 "differentiate; expected at least one that is an argument of its own (autograd does not track tensors "
                 "inside containers that are passed to a Function); pass torch.randn(3, dtype=torch.float64), say."
             )
+        self.domain = parse_domain(sample.domain, f"{subject.name}: domain")
+        refuse_unknown(self.domain, [item.name for item in self.inputs], subject.name)
+        if arguments is None:
+            for item in self.inputs:
+                refuse_outside(self.domain, item.name, item.tensor, subject.name)
         self.audit: object | None = None
         """Kept by :func:`gradwright.checking.audit.audit`."""
         self.in_place = False
@@ -167,7 +174,7 @@ class Case:
     ) -> Pass:
         """Run forward on these very tensors, one for each input, within a grad mode (enabled by default)."""
         passed = [t.clone() for t in tensors] if self.in_place else list(tensors)
-        arguments = self._rebuild(passed)
+        arguments = self.rebuild(passed)
         with self.sandbox(), mode or nullcontext():
             result = self.subject.call(arguments, function)
         outputs = tensors_in(result)
@@ -179,8 +186,11 @@ class Case:
     def value(self, flats: Mapping[int, Tensor] | None = None) -> Tensor:
         """Return all differentiable outputs as one real float64 vector of length ``m``.
 
-        Where forward raises, or changes the shape of its outputs, the function has no value: the vector is NaN.
+        Where forward raises, or changes the shape of its outputs, and outside the declared domain, the function has no
+        value: the vector is NaN.
         """
+        if flats and not all(self.domain.contains(self.inputs[k].name, x) for k, x in self._real(flats)):
+            return torch.full((self.m,), float("nan"), dtype=torch.float64)
         try:
             outputs = [out.detach() for out in self.forward(flats).differentiable]
         except Exception:
@@ -188,6 +198,9 @@ class Case:
         if [o.shape for o in outputs] != [o.shape for o in self.outputs]:
             return torch.full((self.m,), float("nan"), dtype=torch.float64)
         return join([to_flat(out) for out in outputs])
+
+    def _real(self, flats: Mapping[int, Tensor]) -> Iterator[tuple[int, Tensor]]:
+        return ((k, x) for k, x in flats.items() if not self.inputs[k].tensor.is_complex())
 
     def cotangents(self, v: Tensor) -> list[Tensor]:
         """Split a real vector of length ``m`` into fresh cotangents, one for each differentiable output."""
@@ -220,44 +233,7 @@ class Case:
 
     def pull_surrogate(self, v: Tensor) -> list[Tensor]:
         """Return the VJP of ``v`` through the declared surrogate, as real float64 vectors."""
-        with self.sandbox():
-            run = self.surrogate_pass()
-        pairs = [(out, c) for out, c in zip(run.outputs, self.cotangents(v)) if out.requires_grad]
-        if not pairs:
-            return [torch.zeros(n, dtype=torch.float64) for n in self.n]
-        outputs = [out for out, _ in pairs]
-        cotangents = [c.to(out.dtype) for out, c in pairs]
-        return self.flatten_inputs(torch.autograd.grad(outputs, run.inputs, cotangents, allow_unused=True))
-
-    def surrogate_pass(self) -> Pass:
-        """Run the declared surrogate on the same arguments.
-
-        Raises:
-            SampleError: the surrogate raises, or its outputs have other shapes than the subject's.
-        """
-        assert self.sample.surrogate is not None
-        fresh = [copy_of(item.tensor).requires_grad_() for item in self.inputs]
-        arguments = self._rebuild(fresh)
-        positional = [a.value for a in arguments if a.origin == "positional"]
-        keyword = {a.name: a.value for a in arguments if a.origin in ("keyword", "parameter")}
-        try:
-            outputs = tensors_in(self.sample.surrogate(*positional, **keyword))
-        except Exception as error:
-            raise SampleError(
-                f"{self.subject.name}: the declared surrogate raised {describe_exception(error)}; it is called with "
-                f"the same arguments as forward {self.subject.signature}; change its parameters."
-            ) from error
-        shapes = [tuple(out.shape) for out in outputs]
-        expected = [tuple(o.shape) for o in self.outputs]
-        if self.n_outputs != len(self.outputs) and len(outputs) == self.n_outputs:
-            outputs = [outputs[o.position] for o in self.outputs]
-            shapes = [tuple(out.shape) for out in outputs]
-        if shapes != expected:
-            raise SampleError(
-                f"{self.subject.name}: the declared surrogate returns outputs of the shapes {shapes}; expected the "
-                f"shapes of forward's differentiable outputs, {expected}; return one tensor for each."
-            )
-        return Pass(arguments, fresh, outputs, outputs)
+        return pull_companion(self, "surrogate", v)
 
     def twin(self, dtype: torch.dtype) -> Case | None:
         """Return the same case with every real floating tensor in ``dtype`` (complex ones in the matching dtype).
@@ -277,9 +253,12 @@ class Case:
             leaves, structure = torch_compat.flatten(argument.value)
             arguments.append(replace(argument, value=torch_compat.unflatten([convert(x) for x in leaves], structure)))
         try:
-            return Case(self.subject, self.sample, level=self.level, seed=self.seed, arguments=arguments)
+            twin = Case(self.subject, self.sample, level=self.level, seed=self.seed, arguments=arguments)
         except (ForwardError, SampleError):
             return None
+        if self.randomness != "none":
+            twin.randomness = self.randomness
+        return twin
 
     @functools.cached_property
     def dtype(self) -> torch.dtype:
@@ -372,7 +351,7 @@ class Case:
         self.randomness = "seeded"
         return "uncontrolled" if moves() else "seeded"
 
-    def _rebuild(self, tensors: Sequence[Tensor]) -> list[Argument]:
+    def rebuild(self, tensors: Sequence[Tensor]) -> list[Argument]:
         """Return the arguments with the inputs replaced by ``tensors`` and every other tensor by a fresh copy."""
         placed = {(item.argument, item.leaf): tensor for item, tensor in zip(self.inputs, tensors)}
         rebuilt = []

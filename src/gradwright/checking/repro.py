@@ -50,6 +50,13 @@ def listed(case: Case) -> str:
     return f"[{', '.join(outputs)}]"
 
 
+def gradient_of_sum(case: Case) -> str:
+    """Return the expression for the gradients of the sum of all differentiable outputs."""
+    inputs = ", ".join(variable(item.name) for item in case.inputs)
+    outputs = listed(case)
+    return f"torch.autograd.grad({outputs}, [{inputs}], [torch.ones_like(t) for t in {outputs}], allow_unused=True)"
+
+
 def variable(name: str) -> str:
     """Turn an input's name into a Python variable name, for example ``layer.weight`` into ``layer_weight``."""
     cleaned = "".join(c if c.isalnum() else "_" for c in name).strip("_")
@@ -132,4 +139,4 @@ def _reshape(tensor: Tensor) -> str:
     return f".reshape({tuple(tensor.shape)})" if tensor.numel() == 0 else ""
 
 
-__all__ = ["call", "cotangent_line", "differentiable", "listed", "script", "variable"]
+__all__ = ["call", "cotangent_line", "differentiable", "gradient_of_sum", "listed", "script", "variable"]

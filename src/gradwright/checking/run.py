@@ -34,6 +34,8 @@ def check(
     *inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     surrogate: TensorFunction | None = None,
+    reference: TensorFunction | None = None,
+    domain: Any = None,
     level: Level = "standard",
     only: Collection[str] | str = (),
     skip: Collection[str] | str = (),
@@ -51,6 +53,9 @@ def check(
         kwargs: keyword arguments.
         surrogate: the function whose derivative the rule uses instead of the true one, for straight-through and
             surrogate gradients; called with the same arguments, returns outputs of the same shapes.
+        reference: a plain-PyTorch version of the subject, called in the same way; value and gradient must agree.
+        domain: closed bounds ``(low, high)`` of all real inputs, or a dictionary from input names to such pairs; None
+            for no bound. Inputs are varied to find weak places, but never beyond the domain.
         level: ``quick``, ``standard`` or ``full``: how much work may be done.
         only: ids of the contracts to examine, instead of all.
         skip: ids of contracts to leave out.
@@ -82,12 +87,14 @@ def check(
         >>> bool(gw.check(Exp, torch.randn(3, dtype=torch.float64)))
         True
     """
-    if surrogate is not None and not callable(surrogate):
-        raise OptionError(
-            f"surrogate: got an object of type {type(surrogate).__name__}; expected a function that is called with the "
-            "same arguments as forward; for a straight-through rule write lambda x: x."
-        )
-    sample = Sample(tuple(inputs), dict(kwargs) if kwargs is not None else {}, surrogate)
+    for word, function in (("surrogate", surrogate), ("reference", reference)):
+        if function is not None and not callable(function):
+            raise OptionError(
+                f"{word}: got an object of type {type(function).__name__}; expected a function that is called with the "
+                "same arguments as forward; for a straight-through rule declare surrogate=lambda x: x."
+            )
+    given = dict(kwargs) if kwargs is not None else {}
+    sample = Sample(tuple(inputs), given, surrogate, reference, domain)
     return check_subject(as_subject(subject), [sample], level=level, only=only, skip=skip, require=require, seed=seed)
 
 

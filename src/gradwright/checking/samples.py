@@ -22,10 +22,11 @@ from typing import Any
 
 import torch
 
+from gradwright.checking.domain import parse_domain
 from gradwright.errors import SampleError, describe_exception, did_you_mean
 from gradwright.typing import Provenance, TensorFunction
 
-KEYS = ("args", "kwargs", "surrogate", "name")
+KEYS = ("args", "kwargs", "surrogate", "reference", "domain", "name")
 """The keys of a sample that is written as a dictionary."""
 
 MAPPING_NAME = "gradwright_samples"
@@ -43,6 +44,9 @@ class Sample:
         kwargs: keyword arguments, by the parameter names of ``forward``.
         surrogate: the function whose derivative the rule declares to be using instead of the true one; it is called
             with the same arguments and returns outputs of the same shapes.
+        reference: a plain-PyTorch version of the subject, called in the same way; value and gradient must agree.
+        domain: bounds ``(low, high)`` of all real inputs, or a dictionary from input names to such pairs, None for no
+            bound. The check varies inputs to find weak places; it never leaves the domain.
         name: a label for reports.
         provenance: where the sample came from.
 
@@ -53,6 +57,8 @@ class Sample:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     surrogate: TensorFunction | None = None
+    reference: TensorFunction | None = None
+    domain: Any = None
     name: str | None = None
     provenance: Provenance = "declared"
 
@@ -136,14 +142,26 @@ def _from_mapping(item: Mapping[str, Any], owner: str) -> Sample:
     kwargs = item.get("kwargs", {})
     if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
         raise SampleError(f"{owner}: `kwargs` must be a dictionary with parameter names as keys.")
-    surrogate = item.get("surrogate")
-    if surrogate is not None and not callable(surrogate):
-        raise SampleError(
-            f"{owner}: `surrogate` is of type {type(surrogate).__name__}; expected a function that is called with the "
-            "same arguments as forward; for a straight-through rule write lambda x: x."
-        )
+    for word, example in (
+        ("surrogate", "for a straight-through rule write lambda x: x"),
+        ("reference", "for example torch.exp"),
+    ):
+        function = item.get(word)
+        if function is not None and not callable(function):
+            raise SampleError(
+                f"{owner}: `{word}` is of type {type(function).__name__}; expected a function that is called with the "
+                f"same arguments as forward; {example}."
+            )
+    parse_domain(item.get("domain"), f"{owner}: `domain`")
     name = item.get("name")
-    return Sample(args=tuple(args), kwargs=dict(kwargs), surrogate=surrogate, name=None if name is None else str(name))
+    return Sample(
+        args=tuple(args),
+        kwargs=dict(kwargs),
+        surrogate=item.get("surrogate"),
+        reference=item.get("reference"),
+        domain=item.get("domain"),
+        name=None if name is None else str(name),
+    )
 
 
 def describe_value(value: Any) -> str:

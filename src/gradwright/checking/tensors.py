@@ -69,9 +69,13 @@ def from_flat(flat: Tensor, template: Tensor) -> Tensor:
 
 
 def copy_of(tensor: Tensor) -> Tensor:
-    """Copy a tensor with its strides, what lies between its elements, and an offset if it had one."""
+    """Copy a tensor with its strides, what lies between its elements, an offset if it had one, and its lazy bits."""
     tensor = tensor.detach()
-    if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
+    if tensor.is_conj() and tensor.layout == torch.strided:
+        return torch.conj_physical(tensor).resolve_conj().clone().conj()
+    if tensor.is_neg() and tensor.layout == torch.strided and tensor.dtype in (torch.float32, torch.float64):
+        return torch.complex(torch.zeros_like(tensor), -tensor.resolve_neg()).conj().imag
+    if tensor.layout != torch.strided or tensor.is_neg():
         return tensor.clone()
     if tensor.is_contiguous() and tensor.storage_offset() == 0:
         return tensor.clone()

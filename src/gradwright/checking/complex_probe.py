@@ -1,0 +1,49 @@
+"""A probe beyond the declared dtype: does a function that was given real inputs take complex ones, and rightly so?"""
+
+from __future__ import annotations
+
+import torch
+
+from gradwright.checking.audit import audit
+from gradwright.checking.case import Case
+from gradwright.checking.projection import signed
+from gradwright.checking.report import Finding
+from gradwright.checking.trial import Fault, joint_projection_is_wrong, try_rule
+from gradwright.checking.variants import try_vary
+from gradwright.errors import GradwrightError
+
+
+def complex_fault(case: Case) -> Finding | None:
+    """Return a suspicion when forward accepts complex inputs and backward gives a wrong gradient for them."""
+    if case.sample.surrogate is not None or any(item.tensor.is_complex() for item in case.inputs):
+        return None
+    generator = case.generator("complex probe")
+    changed = {}
+    for k, item in enumerate(case.inputs):
+        if not item.tensor.numel() or case.domain.is_bounded(item.name):
+            return None
+        real = case.base[k].to(torch.float64)
+        imaginary = signed(case.n[k], generator) * real.abs().clamp(min=0.1).clamp(max=1.0)
+        changed[item.argument, item.leaf] = torch.complex(real, imaginary).reshape(item.tensor.shape)
+    try:
+        variant = try_vary(case, changed)
+        if variant is None or not audit(variant).usable or not joint_projection_is_wrong(variant):
+            return None
+        if case.level != "full":  # the suspicion is enough for a note
+            return Finding("suspect", "accepts complex input, but its gradient is wrong there")
+        fault = try_rule(variant)
+    except (GradwrightError, RuntimeError, TypeError, NotImplementedError):
+        return None
+    if not isinstance(fault, Fault) or fault.kind != "value":
+        return None
+    finding = fault.finding
+    return Finding(
+        "suspect",
+        f"accepts complex input but its gradient is wrong there: {finding.message}",
+        "multiply by the conjugate (`grad_output * derivative.conj()`), or reject complex input in forward.",
+        finding.where,
+        finding.analytic,
+        finding.numeric,
+        finding.error_bar,
+        finding.repro,
+    )

@@ -1,0 +1,148 @@
+"""The gradient is right for other shapes and values than those of the sample.
+
+## What it checks
+Inputs derived from the given ones: a dimension of size 1, an empty one, sizes just past 32, 128 and 1024, no dimensions
+at all; both signs, values several times as large, zeros, ties, and an index that occurs twice. Wherever forward runs
+and gives finite values, backward must not raise, gradients must have the shapes of their inputs, and the rule must be
+linear and match differences (or the declared surrogate). A variant that forward rejects is not used and is counted in
+the message. The declared ``domain`` is never left. At zeros and ties, where many functions have no derivative, only
+gradients that are not finite and errors at points where the function is smooth count.
+
+## Why it matters
+Most wrong gradients in published code are right on the example they were tested with: three rows, positive numbers,
+fewer elements than a block of the kernel, no index twice.
+
+## If it fails
+The message names the variant, the repro builds it. If such inputs are not meant, declare ``domain=(low, high)`` for the
+values, or let forward refuse the shape with an exception.
+
+## References
+state-spaces/mamba issue 368 (right for the first 64 elements only); joeyan/gaussian_splatting issue 35.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gradwright.checking.case import Case
+from gradwright.checking.complex_probe import complex_fault
+from gradwright.checking.contracts import contract
+from gradwright.checking.guards import without_gradients
+from gradwright.checking.report import Finding, Outcome, gravest
+from gradwright.checking.resizing import resized
+from gradwright.checking.revaluing import Revalued, revalued
+from gradwright.checking.trial import Fault, Unjudged, try_rule, try_rule_at_singular_point
+from gradwright.checking.variants import is_hand_written, quietly
+from gradwright.typing import Level, Verdict
+
+SECONDS: dict[Level, float] = {"quick": 1.0, "standard": 4.0, "full": 60.0}
+"""No further variant is begun after this much processor time; it is meant for slow subjects only."""
+MAX_FINDINGS = 3
+NOT_MEANT = (
+    "If such inputs are not meant, declare domain= for the values, or let forward refuse the shape with an exception."
+)
+
+
+@contract(
+    asks="any layout, any shape?",
+    level="standard",
+    depends_on_meaning=True,
+    presupposes=(
+        "gradient-count",
+        "gradient-shape-and-dtype",
+        "linear-in-cotangent",
+        "matches-differences",
+        "matches-surrogate",
+    ),
+)
+def examine(case: Case) -> Outcome:
+    """Try the rule on variants of the sample."""
+    obstacle = without_gradients(case)
+    if obstacle is not None:
+        return obstacle
+    if isinstance(try_rule(case), Fault):
+        return Outcome("skipped", "the rule is wrong on the sample itself, so that nothing can be said about variants")
+    with quietly():
+        findings, notes = _grid(case)
+        fault = complex_fault(case) if is_hand_written(case) else None
+    if fault is not None and case.level == "full":
+        findings.append(fault)
+    elif fault is not None:
+        notes.append("accepts complex input, but its gradient is wrong there (a suspicion at level full)")
+    if findings:
+        verdict = gravest([finding.verdict for finding in findings])
+        first = next(finding for finding in findings if finding.verdict == verdict)
+        return Outcome(verdict, first.message, tuple(findings))
+    return Outcome("pass", "; ".join(notes))
+
+
+def _grid(case: Case) -> tuple[list[Finding], list[str]]:
+    """Return what is wrong on variants, and what to say about them."""
+    end = time.process_time() + SECONDS[case.level]
+    findings: dict[str, Finding] = {}
+    tried = rejected = unjudged = 0
+    hurried = False
+    for variant in _variants(case):
+        if variant is None:
+            rejected += 1
+        else:
+            tried += 1
+            words, outcome = variant
+            unjudged += isinstance(outcome, Unjudged)
+            if isinstance(outcome, Finding):
+                findings.setdefault(outcome.message, replace(outcome, message=f"with {words}: {outcome.message}"))
+        if len(findings) >= MAX_FINDINGS:
+            break
+        if time.process_time() > end:
+            hurried = True
+            break
+    notes = [f"{tried} variants of the inputs: sizes 0, 1 and past 32, 128, 1024, signs, magnitudes, zeros, ties"]
+    if rejected:
+        notes.append(f"{rejected} more rejected by forward, or not finite there")
+    if unjudged:
+        notes.append(f"{unjudged} where the function is not smooth, not judged")
+    if hurried:
+        notes.append("stopped early because the subject is slow")
+    return list(findings.values()), notes
+
+
+def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | None]:
+    """Give the words of each variant and what came of it; None for a variant that forward rejects."""
+    certain: Verdict = "fail" if is_hand_written(case) else "suspect"
+    for value in revalued(case):
+        yield None if value is None else (value.words, _revalued_finding(value, certain))
+    for shape in resized(case):
+        if shape is None:
+            yield None
+            continue
+        fault = _defined(try_rule(shape.case), shape.duplicates)
+        # A backward that raises where there is no dimension may have been written for vectors.
+        doubtful = shape.rank_changed and isinstance(fault, Fault) and fault.kind == "raises"
+        yield shape.words, _finding(fault, "suspect" if doubtful or shape.was_permutation else certain)
+
+
+def _revalued_finding(value: Revalued, certain: Verdict) -> Finding | Unjudged | None:
+    if value.singular:
+        varied = [k for k, item in enumerate(value.case.inputs) if f"`{item.name}`" in value.words]
+        return _finding(try_rule_at_singular_point(value.case, varied[0]), certain)
+    fault = _defined(try_rule(value.case), value.duplicates)
+    return _finding(fault, "suspect" if value.was_permutation else certain)
+
+
+def _defined(fault: Fault | Unjudged | None, duplicates: bool) -> Fault | Unjudged | None:
+    """Drop a fault that comes from an index which now occurs twice, where the meaning of that is not defined."""
+    if not duplicates or not isinstance(fault, Fault) or fault.kind == "raises":
+        return fault
+    if fault.finding.numeric == 0:
+        return Unjudged()  # one write overwrites another, and which one counts is not said
+    hint = "contributions of the same index must be added up: index_add_, scatter_add_ or accumulate=True."
+    return Fault(fault.kind, replace(fault.finding, hint=hint))
+
+
+def _finding(fault: Fault | Unjudged | None, verdict: Verdict) -> Finding | Unjudged | None:
+    if not isinstance(fault, Fault):
+        return fault
+    hint = f"{fault.finding.hint} {NOT_MEANT}" if fault.finding.hint else NOT_MEANT
+    return replace(fault.finding, verdict=verdict, hint=hint)

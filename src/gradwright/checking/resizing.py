@@ -1,0 +1,201 @@
+"""Variants of other shapes: the inputs cut down or grown along dimensions that belong together.
+
+Dimensions of equal size are taken to be the same dimension, in all inputs at once; where forward refuses that, only the
+leading ones among them are. New numbers lie between those that were given, so that they keep signs and bounds; inputs
+whose numbers hang together (symmetric, triangular, orthogonal, or summing to one) are only cut down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwright.checking.case import Case
+from gradwright.checking.variants import Place, Slot, slots, try_vary
+from gradwright.typing import Level
+
+SIZES = (1, 0, 33, 129, 1025)
+"""Batch 1, empty, and just past the block sizes of most kernels."""
+PROBE = 33
+MAX_ELEMENTS: dict[Level, int] = {"quick": 5_000, "standard": 20_000, "full": 2_000_000}
+"""Largest number of elements that the inputs and outputs of a variant may have."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Dimensions that are resized together."""
+
+    size: int
+    dims: tuple[tuple[Slot, int], ...]
+    whole: bool
+    """True when these are all the dimensions of that size."""
+
+
+@dataclass(frozen=True)
+class Resized:
+    """One variant of other shapes."""
+
+    words: str
+    case: Case
+    rank_changed: bool = False
+    duplicates: bool = False
+    """True when an integer input that held every number once now holds one twice."""
+    was_permutation: bool = False
+
+
+def resized(case: Case) -> Iterator[Resized | None]:
+    """Give the variants of other shapes; None stands for one that forward rejects or where it is not finite."""
+    tensors = [slot for slot in slots(case) if not slot.state and slot.tensor.layout == torch.strided]
+    for size in sorted({size for slot in tensors for size in slot.tensor.shape}):
+        group = _accepted(case, tensors, size)
+        if group is None:
+            yield None
+            continue
+        for new in SIZES:
+            # A dimension of size 1 beside others that stay would broadcast, which is another function.
+            if new == size or (new == 1 and not group.whole):
+                continue
+            yield _resize(case, tensors, group, new)
+    yield _without_dimensions(case, tensors)
+
+
+def _accepted(case: Case, tensors: list[Slot], size: int) -> Group | None:
+    """Return the dimensions of one size that may be resized together, as forward sees it."""
+    dims = [(slot, d) for slot in tensors for d, s in enumerate(slot.tensor.shape) if s == size]
+    leading = [(slot, d) for slot, d in dims if d == 0]
+    candidates = [Group(size, tuple(dims), True)] if size > 1 else []
+    if leading and (leading != dims or size == 1):
+        candidates.append(Group(size, tuple(leading), False))
+    for group in candidates:
+        probes = (PROBE, 1) if group.whole else (PROBE,)
+        if any(_resize(case, tensors, group, new) is not None for new in probes if new != size):
+            return group
+    return None
+
+
+def _resize(case: Case, tensors: list[Slot], group: Group, new: int) -> Resized | None:
+    generator = case.generator(f"resize {group.size} {new}")
+    changed: dict[Place, Tensor] = {}
+    repeated: list[Tensor] = []
+    for slot in tensors:
+        dims = [d for s, d in group.dims if s.place == slot.place]
+        tensor = _with_size(slot.tensor.detach(), dims, group.size, new, generator)
+        if tensor is None:
+            return None
+        if not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype is not torch.bool:
+            tensor = _keep_in_range(tensor, group.size, new)
+            if tensor is None:
+                return None
+            if all_distinct(slot.tensor) and not all_distinct(tensor):
+                repeated.append(slot.tensor)
+        if tensor is not slot.tensor:
+            changed[slot.place] = tensor
+    if sum(t.numel() for t in changed.values()) > MAX_ELEMENTS[case.level]:
+        return None
+    variant = try_vary(case, changed)
+    if variant is None or variant.m > MAX_ELEMENTS[case.level]:
+        return None
+    what = {0: "an empty input", 1: "a dimension of size 1"}.get(new, f"a dimension of size {new}")
+    permuted = any(is_permutation(index) for index in repeated)
+    return Resized(f"{what} ({variant.describe()})", variant, False, bool(repeated), permuted)
+
+
+def all_distinct(index: Tensor) -> bool:
+    """Tell whether no number occurs twice."""
+    return len(index.unique()) == index.numel()
+
+
+def is_permutation(index: Tensor) -> bool:
+    """Tell whether an index holds every number from 0 on once, so that it may be meant to be a permutation."""
+    flat = index.detach().reshape(-1)
+    return bool((flat.sort().values == torch.arange(len(flat))).all())
+
+
+def _with_size(t: Tensor, dims: list[int], old: int, new: int, generator: torch.Generator) -> Tensor | None:
+    if not dims:
+        return t
+    for d in dims:
+        if new <= old:
+            t = t.narrow(d, 0, new)
+    if new <= old:
+        return t.contiguous()
+    if hangs_together(t):
+        return None
+    shape = [new if d in dims else size for d, size in enumerate(t.shape)]
+    if t.numel() == 0:
+        return t.new_zeros(shape) if not t.is_floating_point() else None
+    discrete = not (t.is_floating_point() or t.is_complex()) or bool(((t == 0) | (t.abs() == 1)).all())
+    if t.ndim <= 2:
+        return _filled(t, shape, discrete, generator)
+    for d in dims:
+        t = _mixed_slices(t, d, new, discrete, generator)
+    return t
+
+
+def _filled(t: Tensor, shape: list[int], discrete: bool, generator: torch.Generator) -> Tensor:
+    """Fill a shape with numbers between random pairs of the given ones."""
+    flat = t.reshape(-1)
+    size = torch.Size(shape)
+    first = flat[torch.randint(len(flat), (size.numel(),), generator=generator)]
+    if discrete:
+        return first.reshape(size)
+    second = flat[torch.randint(len(flat), (size.numel(),), generator=generator)]
+    share = torch.rand(size.numel(), generator=generator, dtype=torch.float64)
+    return _between(first, second, share).reshape(size)
+
+
+def _mixed_slices(t: Tensor, d: int, new: int, discrete: bool, generator: torch.Generator) -> Tensor:
+    """Grow one dimension by slices between random pairs of the given slices, which keeps what holds for each slice."""
+    first = t.index_select(d, torch.randint(t.shape[d], (new,), generator=generator))
+    if discrete:
+        return first
+    second = t.index_select(d, torch.randint(t.shape[d], (new,), generator=generator))
+    share = torch.rand(new, generator=generator, dtype=torch.float64)
+    return _between(first, second, share.reshape([-1 if i == d else 1 for i in range(t.ndim)]))
+
+
+def _between(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
+    """Mix two tensors; where they are equal, shrink the number a little instead, so that no ties arise."""
+    dtype = torch.complex128 if first.is_complex() else torch.float64
+    a, b = first.to(dtype), second.to(dtype)
+    return torch.where(a == b, a * (0.9 + 0.1 * share), a + share * (b - a)).to(first.dtype)
+
+
+def hangs_together(t: Tensor) -> bool:
+    """Tell whether the numbers of a matrix depend on each other, so that it cannot be grown freely."""
+    if not (t.is_floating_point() or t.is_complex()) or t.ndim < 2 or t.numel() < 4:
+        return False
+    t = t.to(torch.complex128 if t.is_complex() else torch.float64)
+    if t.shape[-1] == t.shape[-2] and t.shape[-1] > 1:
+        size = float(t.abs().max())
+        for other in (t.mT, t.mH, -t.mT):
+            if torch.allclose(t, other, rtol=0, atol=1e-6 * size):
+                return True
+        unit = torch.eye(t.shape[-1], dtype=t.dtype)
+        if torch.allclose(t @ t.mH, unit.expand_as(t), atol=1e-5):
+            return True
+        if bool((t.tril(-1) == 0).all()) or bool((t.triu(1) == 0).all()):
+            return True
+    sums = t.sum(dim=-1)
+    return bool((sums - sums.reshape(-1)[0]).abs().max() <= 1e-6 * float(t.abs().sum(dim=-1).max()))
+
+
+def _keep_in_range(index: Tensor, old: int, new: int) -> Tensor | None:
+    """Return integers that are still valid when what they may index has shrunk; negative ones are left alone."""
+    if not index.numel() or new >= old or int(index.max()) < new:
+        return index
+    return None if new == 0 else torch.where(index < 0, index, index % new)
+
+
+def _without_dimensions(case: Case, tensors: list[Slot]) -> Resized | None:
+    """Return the case on tensors without dimensions, when all of them have the same shape."""
+    shapes = {slot.tensor.shape for slot in tensors}
+    if len(shapes) != 1 or not next(iter(shapes)) or not all(slot.tensor.numel() for slot in tensors):
+        return None
+    variant = try_vary(case, {slot.place: slot.tensor.detach().reshape(-1)[0].clone() for slot in tensors})
+    if variant is None:
+        return None
+    return Resized(f"inputs without dimensions ({variant.describe()})", variant, rank_changed=True)

@@ -1,0 +1,374 @@
+"""shapes: what is right on the sample and wrong beside it is found; what is right everywhere is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+import gradwright as gw
+from gradwright.checking.report import ContractResult
+from gradwright.errors import SampleError
+from tests.subjects import (
+    ClassMethods,
+    ComplexSquare,
+    Exp,
+    Gather,
+    InPlaceDouble,
+    Linear,
+    NewStyleScale,
+    NumpySquare,
+    RoundSTE,
+    SinCos,
+    variant,
+    x,
+)
+
+POSITIVE = torch.tensor([0.4, 1.3, 2.2], dtype=torch.float64)
+
+
+def result(target: Any, *inputs: Any, seed: int = 0, level: Any = "standard", **options: Any) -> ContractResult:
+    return gw.check(target, *inputs, only="shapes", seed=seed, level=level, **options)["shapes"]
+
+
+class Sin(Function):
+    """The base of most broken ones: ``rule(t)`` is the derivative that backward believes in."""
+
+    rule = staticmethod(torch.cos)
+
+    @classmethod
+    def forward(cls, ctx: Any, t: Tensor) -> Tensor:
+        ctx.save_for_backward(t)
+        return t.sin()
+
+    @classmethod
+    def backward(cls, ctx: Any, g: Tensor) -> Any:
+        (t,) = ctx.saved_tensors
+        return g * cls.rule(t)
+
+
+def believing(rule: Any) -> Any:
+    return type("Believing", (Sin,), {"rule": staticmethod(rule)})
+
+
+class Norm(Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        out = t.square().sum().sqrt()
+        ctx.save_for_backward(t, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        t, out = ctx.saved_tensors
+        return g * t / out
+
+
+class SafeNorm(Norm):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        t, out = ctx.saved_tensors
+        return torch.where(out > 0, g * t / torch.where(out > 0, out, 1.0), 0.0)
+
+
+class Sort(Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        values, order = t.sort(dim=0)
+        ctx.save_for_backward(order)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (order,) = ctx.saved_tensors
+        return torch.zeros_like(g).scatter_(0, order, g)
+
+
+class Median(Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        value, index = t.median(dim=0)
+        ctx.save_for_backward(index)
+        ctx.n = len(t)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (index,) = ctx.saved_tensors
+        return g.new_zeros(ctx.n).index_put((index,), g)
+
+
+class Relu(Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        ctx.save_for_backward(t)
+        return t.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * (ctx.saved_tensors[0] > 0)
+
+
+class Put(Function):
+    """Writes, so that an index that occurs twice has no defined meaning."""
+
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        return source.new_zeros(8).index_copy(0, index, source)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g[ctx.saved_tensors[0]], None
+
+
+class Cholesky(Function):
+    """Valid for symmetric positive-definite matrices only; reads the lower triangle."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        factor = torch.linalg.cholesky(a)
+        ctx.save_for_backward(factor)
+        return factor.diagonal().log().sum()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (factor,) = ctx.saved_tensors
+        inverse = torch.cholesky_inverse(factor)
+        return g * (inverse.tril(-1) + 0.5 * torch.diag(inverse.diagonal()))
+
+
+class Logit(Function):
+    @staticmethod
+    def forward(ctx: Any, p: Tensor) -> Tensor:
+        ctx.save_for_backward(p)
+        return p.log() - (1 - p).log()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (p,) = ctx.saved_tensors
+        return g / (p * (1 - p))
+
+
+def spd(n: int) -> Tensor:
+    a = x(n, n)
+    return a @ a.mT + torch.eye(n, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_right_ones_pass(seed: int) -> None:
+    for target, inputs in (
+        (Exp, (x(3),)),
+        (SinCos, (x(2, 3),)),
+        (ClassMethods, (x(3, 4),)),
+        (Linear, (x(2, 3), x(4, 3), x(4))),
+        (Linear, (x(3, 3), x(3, 3))),
+        (Gather, (x(4), torch.tensor([0, 3, 2]))),
+        (Put, (x(3), torch.tensor([5, 0, 7]))),
+        (InPlaceDouble, (x(2, 3),)),
+        (NewStyleScale, (x(3), 2)),
+        (ComplexSquare, (torch.randn(3, dtype=torch.complex128),)),
+        (NumpySquare, (x(3),)),
+        (SafeNorm, (x(3),)),
+        (Sort, (x(5),)),
+        (Median, (x(5),)),
+        (Relu, (x(5),)),
+        (Cholesky, (spd(3),)),
+        (Logit, (torch.tensor([0.2, 0.6, 0.9], dtype=torch.float64),)),
+        (Sin, (torch.randn(3),)),
+        (Sin, (torch.randn(3, dtype=torch.bfloat16),)),
+        (torch.nn.Linear(3, 2), (torch.randn(4, 3),)),
+        (torch.nn.BatchNorm1d(3), (torch.randn(4, 3),)),
+        (torch.nn.Conv2d(2, 3, 2), (torch.randn(1, 2, 4, 4),)),
+        (torch.nn.functional.cross_entropy, (x(3, 5), torch.tensor([1, 0, 4]))),
+        (torch.linalg.inv, (x(3, 3),)),
+        (lambda t: torch.nn.functional.dropout(t, 0.5), (x(6),)),
+        (lambda t: t.median(), (x(5),)),
+        (lambda t: t.std(), (x(5),)),
+        (lambda t: t.max(0).values, (x(5, 2),)),
+        (torch.hypot, (x(3), x(3))),
+        (torch.atan2, (x(3), x(3))),
+    ):
+        found = result(target, *inputs, seed=seed)
+        assert found.verdict == "pass", (target, found.message)
+        assert "variants of the inputs" in found.message
+
+
+def test_what_forward_rejects_is_counted() -> None:
+    assert "rejected by forward, or not finite there" in result(torch.log, POSITIVE).message
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (lambda t: torch.where(t < 0, 2 * t.cos(), t.cos()), "alternating signs"),
+        (lambda t: torch.where(t > 4, t.cos() + 1e-3, t.cos()), "8 times as large"),
+        (lambda t: torch.where(t == 0, torch.nan, t.cos()), "a zero in `t`: the gradient of `t` is nan"),
+        (lambda t: torch.where(t == 0, 0.0, t.cos()), "wrong at this very point"),
+        (lambda t: t.cos() * (torch.arange(t.numel()).reshape(t.shape) < 128), "a dimension of size 129"),
+        (lambda t: t.cos() * (torch.arange(t.numel()).reshape(t.shape) < 64), "a dimension of size 129"),
+        (lambda t: t.cos() * (torch.arange(t.numel()).reshape(t.shape) < 1024), "a dimension of size 1025"),
+        (lambda t: t.cos() + 0 / t.numel(), "an empty input"),
+        (lambda t: t.cos() if t.numel() > 1 else 2 * t.cos(), "a dimension of size 1 "),
+        (lambda t: t.cos().squeeze() + t.cos().new_zeros(len(t.cos().squeeze())), "a dimension of size 1 "),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_wrong_beside_the_sample(rule: Any, words: str, seed: int) -> None:
+    found = result(believing(rule), POSITIVE, seed=seed)
+    assert found.verdict == "fail", found.message
+    assert any(words in finding.message for finding in found.findings), [f.message for f in found.findings]
+    assert all(finding.repro and "domain=" in (finding.hint or "") for finding in found.findings)
+
+
+def test_the_element_is_named() -> None:
+    half = believing(lambda t: t.cos() * (torch.arange(t.numel()) != 130))
+    finding = result(half, POSITIVE).findings[0]
+    assert finding.where is not None
+    assert finding.where.index == (130,)
+    assert finding.analytic == 0.0
+
+
+def test_batch_of_one() -> None:
+    class Rows(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            ctx.save_for_backward(t)
+            return t.square().sum(0)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (t,) = ctx.saved_tensors
+            squeezed = t.squeeze()
+            return (2 * g * squeezed.flip(-1) if squeezed.ndim < t.ndim else 2 * g * t).reshape(t.shape)
+
+    found = result(Rows, x(3, 4))
+    assert found.verdict == "fail"
+    assert "a dimension of size 1 (t: float64 (1, 4))" in found.message
+
+
+def test_nan_at_zero() -> None:
+    found = result(Norm, POSITIVE)
+    assert found.verdict == "fail"
+    assert "`t` all zero: the gradient of `t` is nan, although the function is finite" in found.message
+
+
+def without_accumulation(ctx: Any, g: Tensor) -> Any:
+    (index,) = ctx.saved_tensors
+    return g.new_zeros(ctx.n).index_put((index,), g), None
+
+
+def test_index_that_occurs_twice() -> None:
+    broken = variant(Gather, "Overwrites", backward=without_accumulation)
+    found = result(broken, x(5), torch.tensor([0, 4, 2]))
+    assert found.verdict == "fail"
+    assert "an index twice in `index`" in found.message
+    assert "added up" in (found.findings[0].hint or "")
+
+
+def test_a_permutation_may_be_meant_to_be_one() -> None:
+    broken = variant(Gather, "Permutes", backward=without_accumulation)
+    found = result(broken, x(3), torch.tensor([0, 2, 1]))
+    assert found.verdict == "suspect"
+    assert bool(gw.check(broken, x(3), torch.tensor([0, 2, 1]), only="shapes", seed=0))
+
+
+def test_the_shape_of_a_gradient_is_audited_too() -> None:
+    rows = believing(lambda t: t.cos() if t.numel() else torch.zeros(1, *t.shape, dtype=t.dtype))
+    found = result(rows, POSITIVE)
+    assert found.verdict == "fail"
+    assert "an empty input" in found.message
+
+
+def test_without_dimensions_raising_is_a_suspicion() -> None:
+    class Sum(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            ctx.shape = t.shape
+            return t.sum(-1)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g.unsqueeze(-1).expand(ctx.shape)
+
+    found = result(Sum, x(3))
+    assert found.verdict == "suspect"
+    assert "without dimensions" in found.message
+
+
+def test_derivatives_of_pytorch_itself_are_not_accused() -> None:
+    found = result(lambda t: t.square().sum().sqrt(), x(3))
+    assert found.verdict == "suspect", "nobody wrote a rule here"
+
+
+def test_a_declared_domain_is_never_left() -> None:
+    seen: list[Tensor] = []
+
+    class Watched(Sin):
+        @classmethod
+        def forward(cls, ctx: Any, t: Tensor) -> Tensor:
+            seen.append(t.detach().clone())
+            return super().forward(ctx, t)
+
+    assert result(Watched, POSITIVE, domain=(0.0, 3.0)).verdict == "pass"
+    assert all(bool(((t >= 0) & (t <= 3)).all()) for t in seen)
+    seen.clear()
+    assert result(Watched, POSITIVE, domain={"t": (None, 5)}).verdict == "pass"
+    assert min(float(t.min()) for t in seen if t.numel()) < 0
+    assert max(float(t.max()) for t in seen if t.numel()) <= 5
+    wrong = believing(lambda t: torch.where((t < 0) | (t > 4), 0.0, t.cos()))
+    assert result(wrong, POSITIVE).verdict == "fail"
+    assert result(wrong, POSITIVE, domain=(0, 4)).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("domain", "words"),
+    [
+        ((1,), "expected a pair"),
+        ("positive", "expected a pair"),
+        ((2, 1), "lower bound first"),
+        (("a", 1), "expected a number or None"),
+        ({"u": (0, 1)}, "unknown input 'u'"),
+        ({"t": 3}, "expected a pair"),
+        ((0, 1), "lies outside its declared domain"),
+    ],
+)
+def test_a_bad_domain_is_an_error(domain: Any, words: str) -> None:
+    with pytest.raises(SampleError, match=words):
+        result(Sin, POSITIVE, domain=domain)
+
+
+def test_surrogates_are_compared_on_variants_too() -> None:
+    assert result(RoundSTE, x(3), surrogate=lambda t: t).verdict == "pass"
+    clipped = variant(RoundSTE, "Clipped", backward=lambda ctx, g: g * (torch.arange(g.numel()).view(g.shape) < 100))
+    found = result(clipped, x(3), surrogate=lambda t: t)
+    assert found.verdict == "fail"
+    assert "declared surrogate" in found.message
+
+
+def test_a_rule_that_is_wrong_on_the_sample_is_not_accused_again() -> None:
+    assert result(believing(torch.sin), POSITIVE).verdict == "skipped"
+
+
+def test_complex_input_is_a_suspicion_at_most() -> None:
+    note = result(Exp, x(3))
+    assert note.verdict == "pass"
+    assert "accepts complex input" in note.message
+    found = result(Exp, x(3), level="full")
+    assert found.verdict == "suspect"
+    assert "conj()" in (found.findings[0].hint or "")
+    right = believing(lambda t: t.cos().conj())
+    assert result(right, x(3), level="full").verdict == "pass"
+
+
+def test_guessed_inputs_are_suspected_only() -> None:
+    from gradwright.checking.run import check_subject
+    from gradwright.checking.samples import Sample
+    from gradwright.checking.subject import as_subject
+
+    wrong = believing(lambda t: torch.where(t < 0, 0.0, t.cos()))
+    report = check_subject(as_subject(wrong), [Sample((POSITIVE,), provenance="typed")], only="shapes", seed=0)
+    assert report["shapes"].verdict == "suspect"
