@@ -148,7 +148,7 @@ class Case:
             tensor = copy_of(item.tensor) if number not in flats else from_flat(flats[number], item.tensor)
             fresh.append(tensor.requires_grad_())
         passed = [t.clone() for t in fresh] if self.in_place else fresh
-        arguments = self._rebuild(passed)
+        arguments = self.rebuild(passed)
         with self.sandbox():
             result = self.subject.call(arguments, function)
         outputs = tensors_in(result)
@@ -217,7 +217,7 @@ class Case:
         """
         assert self.sample.surrogate is not None
         fresh = [copy_of(item.tensor).requires_grad_() for item in self.inputs]
-        arguments = self._rebuild(fresh)
+        arguments = self.rebuild(fresh)
         positional = [a.value for a in arguments if a.origin == "positional"]
         keyword = {a.name: a.value for a in arguments if a.origin in ("keyword", "parameter")}
         try:
@@ -352,7 +352,7 @@ class Case:
         self.randomness = "seeded"
         return "uncontrolled" if moves() else "seeded"
 
-    def _rebuild(self, tensors: Sequence[Tensor]) -> list[Argument]:
+    def rebuild(self, tensors: Sequence[Tensor]) -> list[Argument]:
         """Return the arguments with the inputs replaced by ``tensors`` and every other tensor by a fresh copy."""
         placed = {(item.argument, item.leaf): tensor for item, tensor in zip(self.inputs, tensors)}
         rebuilt = []
