@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gradwright import torch_compat
+from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
 from gradwright.checking.judge import Tolerance, largest_entry, one_unit_away
 from gradwright.checking.report import Finding, Outcome, Support, Where, gravest
@@ -73,9 +74,9 @@ class Mismatch:
     share: str
     """In how many elements, for example ``3 of 4 elements``."""
 
-    def describe(self, reference: str = "eager mode gives") -> str:
+    def describe(self, reference: str = "eager mode gives", value: str = "the value") -> str:
         """Say what differs, for example ``the gradient of `x` is 0, where eager mode gives 7 (in 3 of 3 elements)``."""
-        what = "the value" if self.input is None else f"the gradient of `{self.where.input}`"
+        what = value if self.input is None else f"the gradient of `{self.where.input}`"
         return f"{what} is {self.got:.6g}, where {reference} {self.want:.6g} (differs in {self.share})"
 
 
@@ -236,6 +237,11 @@ def conclude(trials: Sequence[Trial], passed: str, sensitivity: float | None = N
     return Outcome(verdict, "; ".join(said), sensitivity=sensitivity if good else None, support=support)
 
 
+def has_own_rule(case: Case) -> bool:
+    """Tell whether a rule of the user's is involved: a Function class, a custom op, or a Function in the graph."""
+    return case.subject.kind in ("Function", "custom op") or bool(functions_in_graph(case))
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the warnings that transforms give about themselves."""
@@ -274,18 +280,26 @@ def plain_call(case: Case) -> tuple[Callable[..., tuple[Tensor, ...]], Callable[
     places = [i for i, leaf in enumerate(template) if isinstance(leaf, Tensor)]
     constants = [None if isinstance(leaf, Tensor) else leaf for leaf in template]
     kind = subject.kind
+    # Without containers and keywords the call needs no pytrees, whose tracing costs more than that of most subjects.
+    bare = [a.origin for a in case.arguments] == ["positional"] * len(template)
+    function = target.apply if kind == "Function" else target
+
+    def bare_run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        values = list(constants)
+        for place, tensor in zip(places, tensors):
+            values[place] = tensor
+        return picked(function(*values))
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         values = list(constants)
         for place, tensor in zip(places, tensors):
             values[place] = tensor
         positional, keyword, state = torch_compat.unflatten(values, structure)
-        if kind == "Function":
-            result = target.apply(*positional, **keyword)
-        elif kind == "module":
-            result = torch.func.functional_call(target, state, tuple(positional), keyword)
-        else:
-            result = target(*positional, **keyword)
+        if kind == "module":
+            return picked(torch.func.functional_call(target, state, tuple(positional), keyword))
+        return picked(function(*positional, **keyword))
+
+    def picked(result: Any) -> tuple[Tensor, ...]:
         if isinstance(result, Tensor):
             return (result,)
         outputs = [leaf for leaf in torch_compat.flatten(result)[0] if isinstance(leaf, Tensor)]
@@ -297,4 +311,4 @@ def plain_call(case: Case) -> tuple[Callable[..., tuple[Tensor, ...]], Callable[
         values, _ = parts(passed)
         return [values[place] for place in places]
 
-    return run, arguments
+    return bare_run if bare else run, arguments
