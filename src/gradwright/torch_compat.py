@@ -112,7 +112,7 @@ def is_graph_break(error: BaseException) -> bool:
 
 
 def recorder_of_operations() -> type[Any]:
-    """Return ``TorchDispatchMode``, which sees every operation that is really run (private module, stable since 2.0)."""
+    """Return ``TorchDispatchMode``, which sees every operation that is really run; its module is private."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     return TorchDispatchMode

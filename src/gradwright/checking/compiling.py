@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.checking.case import Case
-from gradwright.checking.transforms import Runner, plain_call, quiet
+from gradwright.checking.plain import plain_call
+from gradwright.checking.transforms import Runner, quiet
 from gradwright.errors import describe_exception
 
 
@@ -19,7 +20,7 @@ from gradwright.errors import describe_exception
 def fresh_compiler() -> Iterator[None]:
     """Run with nothing compiled before, without warnings and log messages, and forget what was compiled after.
 
-    What a compiler has recorded (recompilations, shapes it took for dynamic) would otherwise decide about the next case.
+    What a compiler has recorded (recompilations, shapes it took for dynamic) would decide about the next case.
     """
     disabled = logging.root.manager.disable
     torch_compat.reset_compiler()
@@ -36,8 +37,9 @@ class Compiled:
     """The subject's call under torch.compile; what prepares its arguments stays outside of what is compiled."""
 
     def __init__(self, case: Case, *, backend: str, fullgraph: bool) -> None:
-        run, self._arguments = plain_call(case)
-        self._compiled = torch.compile(run, backend=backend, fullgraph=fullgraph)
+        call = plain_call(case)
+        self._arguments = call.arguments
+        self._compiled = torch.compile(call.run, backend=backend, fullgraph=fullgraph)
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         """Run on the inputs of the case."""
@@ -46,7 +48,7 @@ class Compiled:
 
     def on(self, case: Case) -> Runner:
         """Return the same compiled function for another case of the same subject."""
-        _, arguments = plain_call(case)
+        arguments = plain_call(case).arguments
 
         def runner(*inputs: Tensor) -> Sequence[Tensor]:
             result: Sequence[Tensor] = self._compiled(*arguments(inputs))

@@ -1,7 +1,7 @@
 """Whether a gradient that differs from the rule's is the derivative of forward's own operations.
 
-Transforms that trace forward may keep its operations and lose the rule that was attached to them. What they give then is
-not noise: it is the derivative that autograd makes up itself, and saying so tells the user what happened.
+Transforms that trace forward may keep its operations and lose the rule that was attached to them. What they give then
+is not noise: it is the derivative that autograd makes up itself, and saying so tells the user what happened.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The derivative of a rule along one direction, by double backward and by differences: for contracts of second order."""
+"""The derivative of a rule along one direction, by double backward and by differences."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from gradwright import torch_compat
 from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
 from gradwright.checking.judge import Tolerance, largest_entry, one_unit_away
@@ -257,58 +256,3 @@ def inner_product(values: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor
         product = value * weight.conj() if value.is_complex() else value * weight
         total = total + (product.real if product.is_complex() else product).sum()
     return torch.as_tensor(total)
-
-
-def plain_call(case: Case) -> tuple[Callable[..., tuple[Tensor, ...]], Callable[[Sequence[Tensor]], list[Tensor]]]:
-    """Return the call of the subject with nothing of gradwright in it, for compilers, and what to call it with.
-
-    Returns:
-        ``run(*tensors)``, which returns the differentiable outputs, and ``arguments(inputs)``, which returns all the
-        tensors of a call (fresh copies of those that are not inputs) in the order in which ``run`` takes them.
-    """
-    subject, positions = case.subject, [o.position for o in case.outputs]
-    target = subject.target
-
-    def parts(inputs: Sequence[Tensor]) -> tuple[list[Any], Any]:
-        arguments = case.rebuild(inputs)
-        positional = [a.value for a in arguments if a.origin == "positional"]
-        keyword = {a.name: a.value for a in arguments if a.origin == "keyword"}
-        state = {a.name: a.value for a in arguments if a.origin in ("parameter", "buffer")}
-        return torch_compat.flatten((positional, keyword, state))
-
-    template, structure = parts([item.tensor for item in case.inputs])
-    places = [i for i, leaf in enumerate(template) if isinstance(leaf, Tensor)]
-    constants = [None if isinstance(leaf, Tensor) else leaf for leaf in template]
-    kind = subject.kind
-    # Without containers and keywords the call needs no pytrees, whose tracing costs more than that of most subjects.
-    bare = [a.origin for a in case.arguments] == ["positional"] * len(template)
-    function = target.apply if kind == "Function" else target
-
-    def bare_run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        values = list(constants)
-        for place, tensor in zip(places, tensors):
-            values[place] = tensor
-        return picked(function(*values))
-
-    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        values = list(constants)
-        for place, tensor in zip(places, tensors):
-            values[place] = tensor
-        positional, keyword, state = torch_compat.unflatten(values, structure)
-        if kind == "module":
-            return picked(torch.func.functional_call(target, state, tuple(positional), keyword))
-        return picked(function(*positional, **keyword))
-
-    def picked(result: Any) -> tuple[Tensor, ...]:
-        if isinstance(result, Tensor):
-            return (result,)
-        outputs = [leaf for leaf in torch_compat.flatten(result)[0] if isinstance(leaf, Tensor)]
-        return tuple(outputs[position] for position in positions)
-
-    def arguments(inputs: Sequence[Tensor]) -> list[Tensor]:
-        # An in-place subject refuses leaves that require grad, so it gets something computed.
-        passed = [t.clone() for t in inputs] if case.in_place else list(inputs)
-        values, _ = parts(passed)
-        return [values[place] for place in places]
-
-    return bare_run if bare else run, arguments

@@ -7,11 +7,11 @@ are built for small samples only. What raises is ``unsupported``, and the report
 
 ## Why it matters
 Meta-learning, per-example gradients, Hessian-vector products and physics-informed models are written with torch.func.
-A Function whose forward takes ctx cannot be used there, and one without a ``jvp`` has no forward mode and no ``hessian``.
+A Function whose forward takes ctx cannot be used there, and one without a ``jvp`` has no forward mode and no Hessian.
 
 ## If it fails
-Split forward: ``forward(x, ...)`` without ctx, and ``setup_context(ctx, inputs, output)`` that saves what backward needs;
-write ``jvp`` for forward mode and ``generate_vmap_rule = True`` for the transforms that are vmap inside.
+Split forward: ``forward(x, ...)`` without ctx, and ``setup_context(ctx, inputs, output)`` that saves what backward
+needs; write ``jvp`` for forward mode and ``generate_vmap_rule = True`` for the transforms that are vmap inside.
 
 ## References
 PyTorch documentation, "Extending torch.func with autograd.Function"; pytorch/pytorch issues 168393 and 170834.

@@ -7,7 +7,7 @@ Hessian-vector product of a loss that is quadratic in the output, whose incoming
 judged where the rule is not the derivative of forward, as for straight-through rules).
 
 For a backward decorated with ``@once_differentiable`` a lost term is ``unsupported``: its author declared it, and it is
-PyTorch that does not enforce the declaration when the incoming gradient is constant. Otherwise a lost term is a ``fail``.
+PyTorch that does not enforce the declaration when the incoming gradient is constant. Otherwise it is a ``fail``.
 
 ## Why it matters
 A loss such as ``out.sum() + grad.square().sum()`` trains on its first term alone when the second has lost its graph,
@@ -45,8 +45,8 @@ from gradwright.errors import describe_exception
 Loss = Callable[[Pass], Tensor]
 
 HINT = (
-    "the gradient that backward returns has lost its graph, at least in part: compute it with PyTorch operations on the "
-    "saved inputs (no detach, .data, NumPy or no_grad, no intermediate that forward computed)."
+    "the gradient that backward returns has lost its graph, at least in part: compute it with PyTorch operations on "
+    "the saved inputs (no detach, .data, NumPy or no_grad, no intermediate that forward computed)."
 )
 DECLARED = (
     "declared first-order only (@once_differentiable), but PyTorch does not enforce it when the incoming gradient is "

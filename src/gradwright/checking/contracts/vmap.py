@@ -1,11 +1,11 @@
 """Batching with vmap gives what a loop over the examples gives.
 
 ## What it checks
-``torch.func.vmap`` of the subject and of its VJP, over several ``in_dims`` (all 0, all last with ``out_dims=-1``, mixed,
-and each input batched alone beside ``None``), against a loop over the examples: outputs and gradients, by value. Also the
-gradient of the batched call, which must still follow the rule, and batched gradients
-(``torch.autograd.grad(..., is_grads_batched=True)``) against a loop over the cotangents. What raises is ``unsupported``;
-a batching rule of your own that breaks on some ``in_dims`` by accident is a ``fail``.
+``torch.func.vmap`` of the subject and of its VJP, over several ``in_dims`` (all 0, all last with ``out_dims=-1``,
+mixed, and each input batched alone beside ``None``), against a loop over the examples: outputs and gradients, by value.
+Also the gradient of the batched call, which must still follow the rule, and batched gradients
+(``torch.autograd.grad(..., is_grads_batched=True)``) against a loop over the cotangents. What raises is
+``unsupported``; a batching rule of your own that breaks on some ``in_dims`` by accident is a ``fail``.
 
 ## Why it matters
 Per-example gradients, ensembles, ``jacrev`` and ``hessian`` are vmap. A batching rule that assumes ``in_dims=0``, that
@@ -13,8 +13,8 @@ mixes examples or that returns the wrong ``out_dims`` gives wrong numbers withou
 
 ## If it fails
 In ``vmap(info, in_dims, *args)`` move every batched argument's dimension to a known place, leave those with ``None``
-unbatched, return where the batch dimension of each output is, and compute by calling ``apply`` again, so that the rule is
-kept. Or set ``generate_vmap_rule = True``.
+unbatched, return where the batch dimension of each output is, and compute by calling ``apply`` again, so that the rule
+is kept. Or set ``generate_vmap_rule = True``.
 
 ## References
 PyTorch documentation, "Extending torch.func with autograd.Function"; pytorch/pytorch issue 90037.
@@ -26,6 +26,7 @@ import inspect
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,6 +48,7 @@ from gradwright.checking.transforms import (
     conclude,
     failed,
     function_of,
+    has_own_rule,
     observe,
     quiet,
     refused,
@@ -61,8 +63,8 @@ MAX_ALONE = 4
 FACTORS = (1.0, 1 - 2.0**-4, 1 + 2.0**-5)
 """The examples of a batch are multiples of the sample, so that signs, symmetries and most domains are kept."""
 RULE_HINT = (
-    "look at the vmap rule: does it use in_dims for every argument (None included), keep the examples apart, and return "
-    "the right out_dims? `generate_vmap_rule = True` derives one."
+    "look at the vmap rule: does it use in_dims for every argument (None included), keep the examples apart, and "
+    "return the right out_dims? `generate_vmap_rule = True` derives one."
 )
 DROPPED_HINT = (
     "compute in the vmap rule by calling apply again: autograd differentiates plain operations in it instead of using "
@@ -219,7 +221,7 @@ def _vjp_of_vmap(batch: Batch, dims: Dims) -> list[Result]:
         raise ShapeError("outputs that do not require grad")
     with batch.case.sandbox():
         got = torch.autograd.grad([o for o, _ in pairs], inputs, [c for _, c in pairs], allow_unused=True)
-    gradients: list[Tensor | None] = list(got)
+
     filled = [torch.zeros_like(x) if g is None else g for g, x in zip(gradients, inputs)]
     return _examples(batch, outputs, [g.movedim(dim or 0, 0) for g, dim in zip(filled, dims)])
 
@@ -242,6 +244,9 @@ def _mismatch(batch: Batch, dims: Dims, b: int, mismatch: Mismatch, hint: str, h
         return Trial(
             "vmap", "unresolved", "it draws other random numbers when it is batched, so nothing can be compared"
         )
+    if not has_own_rule(batch.case):
+        words = mismatch.describe("a loop gives")
+        return Trial("vmap", "unresolved", f"PyTorch disagrees with itself, there is no rule of your own: {words}")
     message = (
         f"under torch.func.vmap with in_dims={_said(dims)}, {how}"
         f"{mismatch.describe('a loop gives')}, example {b} of the batch."
@@ -270,7 +275,7 @@ def _batched_gradients(batch: Batch) -> Trial:
     pairs = list(zip(run.differentiable, batch.stacked_cotangents()))
     try:
         with case.sandbox():
-            got = torch.autograd.grad(
+            got: Any = torch.autograd.grad(
                 [out for out, _ in pairs],
                 run.inputs,
                 [c for _, c in pairs],
