@@ -3,9 +3,9 @@
 ## What it checks
 The subject on float32 inputs under ``torch.autocast("cpu", dtype=torch.bfloat16)``, backward outside of it, as in
 training. What it gives is compared with float32. Where no operation that autocast lowers was run and the value is the
-same number for number, the gradient must be too, up to float32 rounding: there is no reason for it to be coarser. Else both
-have the budget of bfloat16: what moves when inputs, incoming gradients and results move by bfloat16 units. What raises
-is ``unsupported``.
+same number for number, the gradient must be too, up to float32 rounding: there is no reason for it to be coarser. Else
+both have the budget of bfloat16: what moves when inputs, incoming gradients and results move by bfloat16 units. What
+raises is ``unsupported``.
 
 ## Why it matters
 Inside autocast a custom Function gets inputs of mixed precision. It may save one in half precision, overflow, or meet a
@@ -57,7 +57,7 @@ LOWERED = ("mm", "mv", "dot", "conv", "linear", "attention", "lstm", "gru", "rnn
 """Parts of the names of the operations that autocast runs in low precision on the CPU."""
 HINT = (
     "look for .half(), .bfloat16() or a test of torch.is_autocast_enabled() in forward: what is saved for backward "
-    "must not be coarser than what was computed with. torch.amp.custom_fwd and custom_bwd give both the same autocast state."
+    "must not be coarser than what was computed with. custom_fwd and custom_bwd of torch.amp give both the same state."
 )
 DTYPE_HINT = "decorate forward with torch.amp.custom_fwd and backward with torch.amp.custom_bwd"
 

@@ -2,9 +2,9 @@
 
 ## What it checks
 ``torch.compile`` (backend ``aot_eager``) of a function that calls ``torch.func.grad``, ``vjp``, ``jvp`` or ``vmap`` of
-the subject, by value. For ``vmap`` the compiled result is differentiated. Where eager torch.func refuses the subject and
-the compiled one gives another gradient, the verdict is ``unsupported``. A rule that is dropped but equals the derivative
-autograd makes up itself cannot be told from one that is kept, and does no harm: it passes.
+the subject, by value. For ``vmap`` the compiled result is differentiated. Where eager torch.func refuses the subject
+and the compiled one gives another gradient, the verdict is ``unsupported``. A rule that is dropped but equals the
+derivative autograd makes up itself cannot be told from one that is kept, and does no harm: it passes.
 
 ## Why it matters
 While it traces torch.func, PyTorch 2.13 replaces the backward and jvp of an ``autograd.Function`` by the derivative of

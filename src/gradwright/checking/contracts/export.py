@@ -7,8 +7,8 @@ exported program whose result has no gradient (its backward raises), is ``unsupp
 
 ## Why it matters
 An exported program holds the operations of forward and not the rule. Training it uses the derivative of those
-operations: for a straight-through estimator that is zero, without an error. The rule is not at fault, but its user gets another
-derivative.
+operations: for a straight-through estimator that is zero, without an error. The rule is not at fault, but its user gets
+another derivative.
 
 ## If it fails
 Export for inference only. To train what was exported, put forward and backward into a custom op

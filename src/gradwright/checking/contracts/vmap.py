@@ -25,20 +25,18 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gradwright.checking.audit import random_cotangent
+from gradwright.checking.batches import Batch, Dims, draw
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import Tolerance
 from gradwright.checking.report import Outcome
-from gradwright.checking.tensors import from_flat, join, to_flat
 from gradwright.checking.transforms import (
     Mismatch,
     Result,
@@ -56,12 +54,8 @@ from gradwright.checking.transforms import (
 )
 from gradwright.errors import describe_exception
 
-Dims = tuple[int | None, ...]
-
 MAX_ALONE = 4
 """Inputs that are batched alone, each in turn."""
-FACTORS = (1.0, 1 - 2.0**-4, 1 + 2.0**-5)
-"""The examples of a batch are multiples of the sample, so that signs, symmetries and most domains are kept."""
 RULE_HINT = (
     "look at the vmap rule: does it use in_dims for every argument (None included), keep the examples apart, and "
     "return the right out_dims? `generate_vmap_rule = True` derives one."
@@ -73,40 +67,6 @@ DROPPED_HINT = (
 WHOLE = "differentiated as a whole, "
 
 
-@dataclass
-class Batch:
-    """Several examples near the sample, and what a loop over them gives."""
-
-    case: Case
-    size: int
-    points: list[dict[int, Tensor]]
-    cotangents: list[Tensor]
-    known: dict[tuple[Dims, int], Result] = field(default_factory=dict)
-
-    def flats(self, dims: Dims, b: int) -> dict[int, Tensor]:
-        """Return the inputs of example ``b``; those that are not batched have the sample's own values."""
-        return {k: self.points[b][k] if dim is not None else self.case.base[k] for k, dim in enumerate(dims)}
-
-    def looped(self, dims: Dims, b: int) -> Result:
-        """Return what eager mode gives for example ``b``."""
-        key = (tuple(None if dim is None else 0 for dim in dims), b)
-        if key not in self.known:
-            self.known[key] = observe(self.case, self.cotangents[b], flats=self.flats(dims, b))
-        return self.known[key]
-
-    def inputs(self, dims: Dims) -> list[Tensor]:
-        """Return the arguments of the batched call."""
-        stacked = []
-        for k, (dim, item) in enumerate(zip(dims, self.case.inputs)):
-            examples = [from_flat(self.points[b][k], item.tensor) for b in range(self.size)]
-            stacked.append(from_flat(self.case.base[k], item.tensor) if dim is None else torch.stack(examples, dim))
-        return stacked
-
-    def stacked_cotangents(self) -> list[Tensor]:
-        """Return one batched cotangent for each output, the batch dimension first."""
-        return [torch.stack(parts) for parts in zip(*(self.case.cotangents(v) for v in self.cotangents))]
-
-
 @contract(asks="does it compose?", level="standard", presupposes=("linear-in-cotangent",))
 def examine(case: Case) -> Outcome:
     """Compare batched calls with loops."""
@@ -114,30 +74,11 @@ def examine(case: Case) -> Outcome:
     obstacle = without_gradients(case)
     if obstacle is not None:
         return obstacle
-    batch = _draw(case)
+    batch = draw(case)
     choices = list(_choices(len(case.inputs)))
     with quiet():
         trials = [_vmap(batch, choices), _batched_gradients(batch)]
-    passed = f"values and gradients as a loop gives ({len(choices)} choices of in_dims, {batch.size} examples)"
-    return conclude(trials, passed, Tolerance.for_epsilon(case.epsilon).relative)
-
-
-def _draw(case: Case) -> Batch:
-    """Draw a batch whose size is no size of any dimension, so that a confusion of dimensions shows."""
-    sizes = {n for t in [*(i.tensor for i in case.inputs)] for n in t.shape} | {
-        n for o in case.outputs for n in o.shape
-    }
-    size = next(b for b in (3, 2, *range(4, 20)) if b not in sizes or b == 19)
-    scaled = [{k: x * FACTORS[b % len(FACTORS)] for k, x in enumerate(case.base)} for b in range(size)]
-    cotangents = [random_cotangent(case, f"vmap {b}") for b in range(size)]
-    batch = Batch(case, size, scaled, cotangents)
-    try:
-        usable = all(bool(case.value(point).isfinite().all()) for point in scaled[: len(FACTORS)])
-    except Exception:
-        usable = False
-    if not usable:
-        batch.points = [dict(enumerate(case.base))] * size
-    return batch
+    return conclude(trials, "values and gradients as a loop gives", Tolerance.for_epsilon(case.epsilon).relative)
 
 
 def _choices(n: int) -> Iterator[Dims]:
@@ -191,7 +132,7 @@ def _values(batch: Batch, dims: Dims) -> list[Result]:
     out_dim = -1 if dims == (-1,) * len(dims) else 0
     with batch.case.sandbox():
         outputs = torch.func.vmap(function_of(batch.case), dims, out_dim, randomness="same")(*batch.inputs(dims))
-    return _examples(batch, [out.movedim(out_dim, 0) for out in outputs], [])
+    return batch.examples([out.movedim(out_dim, 0) for out in outputs], [])
 
 
 def _vmap_of_vjp(batch: Batch, dims: Dims) -> list[Result]:
@@ -206,7 +147,7 @@ def _vmap_of_vjp(batch: Batch, dims: Dims) -> list[Result]:
     in_dims = (*dims, *(0 for _ in cotangents))
     with batch.case.sandbox():
         outputs, gradients = torch.func.vmap(both, in_dims, randomness="same")(*batch.inputs(dims), *cotangents)
-    return _examples(batch, outputs, gradients)
+    return batch.examples(outputs, gradients)
 
 
 def _vjp_of_vmap(batch: Batch, dims: Dims) -> list[Result]:
@@ -220,23 +161,10 @@ def _vjp_of_vmap(batch: Batch, dims: Dims) -> list[Result]:
     if not pairs:
         raise ShapeError("outputs that do not require grad")
     with batch.case.sandbox():
-        got = torch.autograd.grad([o for o, _ in pairs], inputs, [c for _, c in pairs], allow_unused=True)
+        got: Any = torch.autograd.grad([o for o, _ in pairs], inputs, [c for _, c in pairs], allow_unused=True)
 
-    filled = [torch.zeros_like(x) if g is None else g for g, x in zip(gradients, inputs)]
-    return _examples(batch, outputs, [g.movedim(dim or 0, 0) for g, dim in zip(filled, dims)])
-
-
-def _examples(batch: Batch, outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Result]:
-    """Take the batch apart."""
-    case = batch.case
-    shapes = [tuple(out.shape) for out in outputs]
-    expected = [(batch.size, *o.shape) for o in case.outputs]
-    if shapes != expected:
-        raise ShapeError(f"outputs of the shapes {shapes}, batch dimension first, instead of {expected}")
-    return [
-        Result(join([to_flat(out[b]) for out in outputs]), case.flatten_inputs([g[b] for g in gradients]))
-        for b in range(batch.size)
-    ]
+    filled = [torch.zeros_like(x) if g is None else g for g, x in zip(got, inputs)]
+    return batch.examples(outputs, [g.movedim(dim or 0, 0) for g, dim in zip(filled, dims)])
 
 
 def _mismatch(batch: Batch, dims: Dims, b: int, mismatch: Mismatch, hint: str, how: str = "") -> Trial:
