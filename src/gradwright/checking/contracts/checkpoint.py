@@ -31,6 +31,7 @@ from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import Tolerance
+from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.report import Outcome
 from gradwright.checking.tensors import join, to_flat
 from gradwright.checking.transforms import (
@@ -91,7 +92,9 @@ def _observe(case: Case, v: Tensor, reentrant: bool) -> Result:
     with case.sandbox():
         outputs: Sequence[Tensor] = checkpoint(function, *fresh, use_reentrant=reentrant)
     pairs = [(out, c) for out, c in zip(outputs, case.cotangents(v)) if out.requires_grad]
-    with case.sandbox():
+    # In training the recomputation meets generators that have moved on; only torch's are restored by checkpoint.
+    moved_on = case.seed + 1 if case.backward_randomness == "none" else case.seed
+    with case.sandbox(), fixed_random_state(moved_on):
         torch.autograd.backward([out for out, _ in pairs], [c for _, c in pairs])
     gradients = case.flatten_inputs([None if x.grad is None else x.grad.detach() for x in fresh])
     return Result(join([to_flat(out) for out in outputs]), gradients)
