@@ -97,6 +97,32 @@ def is_delayed_error(node: Any) -> bool:
     return type(node).__name__ == "Error"
 
 
+def reset_compiler() -> None:
+    """Forget everything torch.compile has compiled and recorded in this process."""
+    torch.compiler.reset()
+
+
+def compiler_is_off() -> bool:
+    """Tell whether ``TORCHDYNAMO_DISABLE`` or its option makes torch.compile return functions as they are."""
+    import torch._dynamo as dynamo  # here, because importing it takes seconds
+
+    return bool(dynamo.config.disable)
+
+
+def is_graph_break(error: BaseException) -> bool:
+    """Tell whether ``fullgraph=True`` raised because of something that cannot be traced."""
+    import torch._dynamo as dynamo
+
+    return isinstance(error, dynamo.exc.Unsupported)
+
+
+def recorder_of_operations() -> type[Any]:
+    """Return ``TorchDispatchMode``, which sees every operation that is really run; its module is private."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
 def version() -> str:
     """Return the version of torch."""
     return str(torch.__version__)

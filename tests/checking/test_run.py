@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import gradwright as gw
-from gradwright.checking.report import Report
+from gradwright.checking.report import Report, Support
 from gradwright.checking.run import check_subject
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
@@ -209,5 +209,33 @@ def test_time_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_outputs() -> None:
-    report = gw.check(SinCos, x(4))
+    report = gw.check(SinCos, x(4), skip=("vmap", "func-transforms", "compile"))
     assert {r.verdict for r in report.results} <= {"pass", "skipped"}
+
+
+def test_support_is_put_together_from_all_samples() -> None:
+    report = check_subject(as_subject(Exp), [Sample((x(3),)), Sample((x(2, 2),))], only=("vmap", "checkpoint"), seed=0)
+    rows = {row.transform: row for row in report.support}
+    assert list(rows) == ["checkpoint", "checkpoint (reentrant)", "vmap", "batched gradients"]
+    assert rows["vmap"].verdict == "unsupported"
+    assert "setup_context" in rows["vmap"].reason
+    assert rows["batched gradients"] == Support("batched gradients", "pass", "")
+
+
+def test_support_names_contracts_that_are_a_transform_by_themselves() -> None:
+    report = gw.check(NumpySquare, x(3), only=("second-order", "gradient-count"), seed=0)
+    (row,) = report.support
+    assert (row.transform, row.verdict) == ("double backward", "unsupported")
+    assert "once_differentiable" in row.reason
+
+
+def test_support_follows_a_verdict_that_was_softened_or_set_aside() -> None:
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 7 * g * (2 if torch._C._functorch.is_legacy_batchedtensor(g) else 1) + 1
+
+    wrong = variant(Exp, "Wrong", backward=backward)
+    report = gw.check(wrong, x(3), only=("linear-in-cotangent", "vmap"), seed=0)
+    assert report["vmap"].verdict == "skipped"
+    rows = {row.transform: row for row in report.support}
+    assert rows["batched gradients"].verdict == "skipped"
+    assert "linear-in-cotangent" in rows["batched gradients"].reason

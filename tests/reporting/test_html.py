@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradwright.checking.report import Evidence
+from gradwright.checking.report import Evidence, Support
 from gradwright.reporting import html, svg
 from gradwright.reporting.html import write_html
 from gradwright.reporting.machine import document
@@ -200,3 +200,11 @@ def test_values_that_cannot_be_drawn_are_written(page, make, value):
 
 def test_nothing_at_all(page):
     assert page([]).text("h1") == "nothing checked"
+
+
+def test_the_table_of_transforms(page, make):
+    rows = (Support("vmap", "unsupported", "there is no `vmap` rule"), Support("grad", "pass"))
+    shown = page([make.report("Exp", make.result("func-transforms", "unsupported", support=rows))])
+    assert "Transforms" in shown.text("h3")
+    assert "there is no" in shown.text("td")
+    assert "Transforms" not in page([make.report()]).text("h3")

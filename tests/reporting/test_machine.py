@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 import gradwright
-from gradwright.checking.report import Where
+from gradwright.checking.report import Support, Where
 from gradwright.reporting.machine import document, to_json
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text(encoding="utf-8"))
@@ -48,6 +48,7 @@ def test_the_document_of_a_failing_subject(make):
         "level": "standard",
         "samples": [{"provenance": "declared", "description": "x: float64 (4, 2), k=2"}],
         "notes": [],
+        "support": [],
     }
     assert contracts[1] == {
         "id": "matches-differences",
@@ -134,3 +135,13 @@ def test_the_schema_refuses_what_is_wrong(make, damage):
     damage(data)
     with pytest.raises(jsonschema.ValidationError):
         validate(data)
+
+
+def test_the_table_of_transforms(make):
+    rows = (Support("vmap", "unsupported", "there is no vmap rule"), Support("grad", "pass"))
+    data = document([make.report("Exp", make.result("vmap", "unsupported", support=rows))], command="check")
+    validate(data)
+    assert data["subjects"][0]["support"] == [
+        {"transform": "vmap", "verdict": "unsupported", "reason": "there is no vmap rule"},
+        {"transform": "grad", "verdict": "pass", "reason": None},
+    ]

@@ -7,7 +7,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from gradwright.checking.report import SampleNote
+from gradwright.checking.report import SampleNote, Support
 from gradwright.reporting import terminal
 from gradwright.reporting.terminal import plain_text
 
@@ -231,3 +231,14 @@ def test_numbers_have_the_digits_that_their_error_bar_leaves(make, fields, analy
 
 def test_nothing_at_all(make):
     assert plain_text([]) == "0 subjects: 0 passed, 0 failed, 0 suspect, 0 could not be run (0.00 s)"
+
+
+def test_the_table_of_transforms_of_a_single_subject(make):
+    rows = (Support("vmap", "unsupported", "there is no vmap rule"), Support("grad", "pass"), Support("vjp", "pass"))
+    report = make.report("Exp", make.result("vmap", "unsupported", support=rows))
+    text = plain_text([report])
+    block = text[text.index("Transforms") :].splitlines()
+    assert block[1].split() == ["✓", "right", "grad,", "vjp"]
+    assert block[2].split() == ["–", "refused", "vmap"]
+    assert "Transforms" not in plain_text([report, make.report()])
+    assert "Transforms" not in plain_text([make.report()])

@@ -12,6 +12,15 @@ from typing import Any
 
 from gradwright.typing import VERDICTS, Level, Provenance, Verdict
 
+COMPOSES = "does it compose?"
+TRANSFORMS = {
+    "second-order": "double backward",
+    "modes-agree": "forward mode",
+    "nested-forward": "nested forward mode",
+    "gradient-penalty": "gradient penalty",
+}
+"""Contracts of other questions that are about a transform, and what the transform is called."""
+
 
 def gravest(verdicts: Sequence[Verdict]) -> Verdict:
     """Return the gravest of some verdicts; one that passes outweighs those that were skipped."""
@@ -74,6 +83,16 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Support:
+    """How a subject does under one transform, for example ``vmap`` or ``hessian``: a row of :attr:`Report.support`."""
+
+    transform: str
+    verdict: Verdict
+    reason: str = ""
+    """Why it is not a pass."""
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What one contract concluded about one sample."""
 
@@ -84,6 +103,8 @@ class Outcome:
     sensitivity: float | None = None
     """Relative error that would have been seen; the largest over everything examined."""
     evidence: tuple[Evidence, ...] = ()
+    support: tuple[Support, ...] = ()
+    """The transforms that were tried, when the contract covers several."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +120,8 @@ class ContractResult:
     sensitivity: float | None = None
     evidence: tuple[Evidence, ...] = ()
     seconds: float = 0.0
+    support: tuple[Support, ...] = ()
+    """The transforms that were tried, when the contract covers several; the gravest of all samples."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +195,22 @@ class Report:
     def skipped(self) -> tuple[ContractResult, ...]:
         """Contracts that were not examined, each with its reason as the message."""
         return self._with("skipped")
+
+    @property
+    def support(self) -> tuple[Support, ...]:
+        """The table of transforms: how the subject does under each, and why where it is not a pass.
+
+        Contracts of the question "does it compose?" give a row for each transform they tried; a few others (second
+        order, forward mode) are a transform by themselves.
+        """
+        rows: list[Support] = []
+        for result in self.results:
+            if result.support:
+                rows += result.support
+            elif result.id in TRANSFORMS or result.question == COMPOSES:
+                said = "" if result.verdict == "pass" else result.message
+                rows.append(Support(TRANSFORMS.get(result.id, result.id), result.verdict, said))
+        return tuple(rows)
 
     def _with(self, verdict: Verdict) -> tuple[ContractResult, ...]:
         return tuple(result for result in self.results if result.verdict == verdict)

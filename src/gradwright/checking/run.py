@@ -16,7 +16,16 @@ from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import Contract, all_contracts
 from gradwright.checking.limits import TimeLimitError, time_limit
-from gradwright.checking.report import ContractResult, Finding, Outcome, Report, SampleNote, Where, gravest
+from gradwright.checking.report import (
+    ContractResult,
+    Finding,
+    Outcome,
+    Report,
+    SampleNote,
+    Support,
+    Where,
+    gravest,
+)
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.errors import OptionError, SampleError, describe_exception, unknown_choice
@@ -189,7 +198,21 @@ def _examine_all(
         sensitivity=max(sensitivities, default=None),
         evidence=tuple(evidence for outcome in outcomes for evidence in outcome.evidence),
         seconds=time.perf_counter() - start,
+        support=_support(outcomes),
     )
+
+
+def _support(outcomes: Sequence[Outcome]) -> tuple[Support, ...]:
+    """Put the transforms of all samples together: each with its gravest verdict and the reason for that."""
+    rows: dict[str, list[Support]] = {}
+    for outcome in outcomes:
+        for row in outcome.support:
+            rows.setdefault(row.transform, []).append(row)
+    merged = []
+    for transform, tried in rows.items():
+        verdict = gravest([row.verdict for row in tried])
+        merged.append(Support(transform, verdict, next(row.reason for row in tried if row.verdict == verdict)))
+    return tuple(merged)
 
 
 def _examine(contract: Contract, case: Case) -> Outcome:
@@ -213,7 +236,14 @@ def _soften(outcome: Outcome) -> Outcome:
     if outcome.verdict != "fail":
         return outcome
     findings = tuple(replace(f, verdict="suspect", hint=_guess_hint(f)) for f in outcome.findings)
-    return replace(outcome, verdict="suspect", findings=findings)
+    return replace(outcome, verdict="suspect", findings=findings, support=_regraded(outcome.support, "suspect"))
+
+
+def _regraded(support: tuple[Support, ...], verdict: Verdict, reason: str | None = None) -> tuple[Support, ...]:
+    """Give the transforms that failed another verdict."""
+    return tuple(
+        replace(row, verdict=verdict, reason=reason or row.reason) if row.verdict == "fail" else row for row in support
+    )
 
 
 def _guess_hint(finding: Finding) -> str:
@@ -229,10 +259,11 @@ def _as_consequence(contract: Contract, result: ContractResult, results: Sequenc
     cause = min(earlier, key=lambda r: r.verdict != "fail")
     if cause.verdict == "suspect":
         findings = tuple(replace(finding, verdict=cause.verdict) for finding in result.findings)
-        return replace(result, verdict=cause.verdict, findings=findings)
-    return replace(
-        result, verdict="skipped", message=f"not judged while {cause.id} fails, from which it may follow", findings=()
-    )
+        support = _regraded(result.support, cause.verdict)
+        return replace(result, verdict=cause.verdict, findings=findings, support=support)
+    message = f"not judged while {cause.id} fails, from which it may follow"
+    support = _regraded(result.support, "skipped", message)
+    return replace(result, verdict="skipped", message=message, findings=(), support=support)
 
 
 def _required(outcome: Outcome) -> Outcome:

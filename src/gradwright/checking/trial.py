@@ -30,9 +30,10 @@ from gradwright.checking.differences import (
     differentiate_sum,
     element_steps,
     one_hot,
+    signed,
 )
 from gradwright.checking.judge import UNRESOLVED_BAR, acquitted, largest_entry, one_unit_away
-from gradwright.checking.projection import rounding_of_sum, signed
+from gradwright.checking.projection import rounding_of_sum
 from gradwright.checking.report import Finding, Where
 from gradwright.errors import SampleError, describe_exception
 

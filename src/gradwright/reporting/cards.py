@@ -80,6 +80,8 @@ def _checked(report: Report, anchor: str) -> list[Markup]:
             pictures = _pictures(result) if number == 0 else []
             parts.append(_finding(result, finding, name, pictures))
     parts.append(_examined(report, anchor))
+    if report.support:
+        parts.append(_support(report))
     if report.samples:
         listed = [element("li", element("b", note.provenance), " ", note.description) for note in report.samples]
         parts.append(element("section", element("h3", "Inputs used"), element("ul", *listed), cls="inputs"))
@@ -169,6 +171,20 @@ def _examined(report: Report, anchor: str) -> Markup:
             rows.append(_examined_row(results[name], anchor))
     head = element("summary", f"All {summary.plural(len(report.results), 'contract')}")
     return element("details", head, element("table", *rows), open=summary.status(report) == "passed", cls="examined")
+
+
+def _support(report: Report) -> Markup:
+    """The table of transforms: each with its mark and, where it is not a pass, why."""
+    rows = [
+        element(
+            "tr",
+            element("td", element("i", MARKS[row.verdict], cls=f"mark {row.verdict}", aria_label=row.verdict)),
+            element("td", row.transform, cls="id"),
+            element("td", prose(row.reason) if row.reason else row.verdict),
+        )
+        for row in report.support
+    ]
+    return element("section", element("h3", "Transforms"), element("table", *rows), cls="examined support")
 
 
 def _examined_row(result: ContractResult, anchor: str) -> Markup:

@@ -66,6 +66,9 @@ def _subject(report: Report) -> dict[str, Any]:
         "level": report.level,
         "samples": [{"provenance": note.provenance, "description": note.description} for note in report.samples],
         "notes": list(report.notes),
+        "support": [
+            {"transform": row.transform, "verdict": row.verdict, "reason": row.reason or None} for row in report.support
+        ],
         "contracts": [row for result in report.results for row in _rows(result)],
     }
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report
 from gradwright.reporting import overview, summary
 from gradwright.reporting.pen import STYLES, Pen
-from gradwright.typing import Verdict
+from gradwright.typing import VERDICTS, Verdict
 
 WIDTH = 100
 MAX_PASSING = 20
@@ -24,6 +24,15 @@ MAX_PASSING = 20
 MAX_FINDINGS = 3
 """Findings of one contract of one subject that are written out."""
 MAX_SAMPLES = 5
+SUPPORT_WORDS: dict[Verdict, str] = {
+    "pass": "right",
+    "fail": "wrong",
+    "suspect": "suspect",
+    "unsupported": "refused",
+    "unresolved": "not decided",
+    "skipped": "not examined",
+}
+"""How the verdicts are called in the table of transforms."""
 MAX_NAMES = 4
 """Subjects that are named where a reason is shared."""
 
@@ -66,6 +75,8 @@ def _write(entries: Sequence[Entry], pen: Pen, verbose: bool) -> None:
     for label, row in zip(summary.labels(rows), rows):
         if isinstance(row, NotChecked):
             _not_run(label, row, pen, verbose)
+    if alone:
+        _support(reports[0][1], pen)
     _refused(reports, alone, pen)
     _left_out(reports, alone, pen)
     _inputs(reports, alone, pen, verbose)
@@ -132,6 +143,19 @@ def _not_run(label: str, entry: NotChecked, pen: Pen, verbose: bool) -> None:
         pen.console.print(pen.text(*(f"    {line}\n" for line in entry.remedy.splitlines())), soft_wrap=True, end="")
     if entry.traceback and (verbose or entry.named):
         pen.console.print(pen.text(*(f"    {line}\n" for line in entry.traceback.splitlines())), soft_wrap=True, end="")
+
+
+def _support(report: Report, pen: Pen) -> None:
+    """Write the table of transforms, those with the same verdict on one line; reasons stand with the contracts."""
+    rows = []
+    for verdict in reversed(VERDICTS):
+        names = [row.transform for row in report.support if row.verdict == verdict]
+        if names:
+            words = pen.text(", ".join(names))
+            rows.append((pen.text(pen.mark(verdict)), pen.text(SUPPORT_WORDS[verdict]), words))
+    if rows:
+        pen.heading("Transforms")
+        pen.grid(rows)
 
 
 def _refused(reports: Sequence[tuple[str, Report]], alone: bool, pen: Pen) -> None:

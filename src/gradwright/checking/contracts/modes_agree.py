@@ -30,11 +30,10 @@ from gradwright.checking import ulp
 from gradwright.checking.audit import random_cotangent, user_location
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
-from gradwright.checking.differences import FIRST_STEP, Behaviour, differentiate_sum, element_steps
+from gradwright.checking.differences import FIRST_STEP, Behaviour, differentiate_sum, element_steps, signed
 from gradwright.checking.forward_mode import has_jvp, push, push_flat
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import largest_entry
-from gradwright.checking.projection import signed
 from gradwright.checking.raw_tangents import raw_tangents
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.tensors import same_bits

@@ -35,11 +35,12 @@ from gradwright.checking.differences import (
     VectorFunction,
     differentiate_sum,
     element_steps,
+    signed,
 )
 from gradwright.checking.forward_mode import call_flat, has_jvp
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import acquitted
-from gradwright.checking.projection import rounding_of_sum, signed
+from gradwright.checking.projection import rounding_of_sum
 from gradwright.checking.report import Finding, Outcome
 from gradwright.errors import describe_exception
 

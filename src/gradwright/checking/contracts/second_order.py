@@ -21,50 +21,25 @@ pytorch/pytorch issues 58509, 76185 and 104040.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gradwright import torch_compat
 from gradwright.checking import repro
-from gradwright.checking.audit import graph_nodes, random_cotangent
+from gradwright.checking.audit import random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
-from gradwright.checking.differences import (
-    FIRST_STEP,
-    Behaviour,
-    Estimate,
-    VectorFunction,
-    differentiate_sum,
-    element_steps,
-    signed,
-)
+from gradwright.checking.differences import FIRST_STEP, element_steps, signed
 from gradwright.checking.guards import without_gradients
-from gradwright.checking.judge import UNRESOLVED_BAR, acquitted, one_unit_away
-from gradwright.checking.parts import Pass
-from gradwright.checking.projection import rounding_of_sum
+from gradwright.checking.judge import one_unit_away
 from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.second import Directional, directional, double_backward, double_backward_at
 from gradwright.errors import describe_exception
 
 HINT = (
     "a tensor that forward computed and saved (or that backward detached) is a constant to double backward: recompute "
     "it in backward from the saved inputs, or decorate backward with @once_differentiable so that it raises."
 )
-
-
-@dataclass
-class Directional:
-    """The second derivative along one direction, from both sides."""
-
-    name: str | None
-    """The input it is with respect to; None for the incoming gradient."""
-    analytic: float
-    numeric: float
-    bar: float
-    wrong: bool
-    unresolved: bool
 
 
 @contract(asks="is the gradient right?", presupposes=("matches-differences", "linear-in-cotangent"))
@@ -78,7 +53,7 @@ def examine(case: Case) -> Outcome:
     generator = case.generator("second order w")
     weights = [signed(n, generator) for n in case.n]
     try:
-        second = _double_backward(case, v, weights)
+        second = double_backward(case, v, weights)
     except Exception as error:
         return _refused(error)
     if second is None:
@@ -101,31 +76,6 @@ def examine(case: Case) -> Outcome:
     size = max(abs(r.numeric) for r in results)
     seen = max(r.bar for r in results if not r.unresolved)
     return Outcome("pass", message, sensitivity=seen / size if size else seen)
-
-
-def _double_backward(case: Case, v: Tensor, weights: list[Tensor]) -> tuple[list[Tensor], Tensor] | None:
-    """Return the gradient of ``<w, B(x; v)>`` by inputs and by cotangent, or None when B carries no graph."""
-    run = case.forward()
-    cotangents = [c.requires_grad_() for c in case.cotangents(v)]
-    with case.sandbox():
-        first = run.gradients(cotangents, create_graph=True)
-        total = _weighted(case, first, weights)
-        if not total.requires_grad:
-            return None
-        if any(torch_compat.is_delayed_error(node) for node in graph_nodes([total])):
-            raise RuntimeError("once_differentiable")  # the node has no edges, so that `grad` would walk past it
-        gradients = torch.autograd.grad(total, [*run.inputs, *cotangents], allow_unused=True)
-    inputs, rest = gradients[: len(run.inputs)], gradients[len(run.inputs) :]
-    return case.flatten_inputs(inputs), case.flatten_outputs(rest)
-
-
-def _weighted(case: Case, gradients: list[Tensor | None], weights: list[Tensor]) -> Tensor:
-    total = torch.zeros((), dtype=torch.float64)
-    for gradient, w in zip(gradients, weights):
-        if gradient is not None:
-            flat = torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient
-            total = total + (flat.reshape(-1).to(torch.float64) * w).sum()
-    return total
 
 
 def _refused(error: Exception) -> Outcome:
@@ -151,21 +101,11 @@ def _along_input(case: Case, k: int, v: Tensor, weights: list[Tensor], by_inputs
         return torch.cat([w * g for w, g in zip(weights, case.pull_all(v, {k: flat}))])
 
     def again() -> float:
-        moved = _double_backward_at(case, v, weights, {k: one_unit_away(x, generator)})
+        moved = double_backward_at(case, v, weights, {k: one_unit_away(x, generator)})
         return float((moved[k] * u).sum()) if moved else 0.0
 
     products = by_inputs[k] * u
-    return _directional(case, case.inputs[k].name, products, terms, x, u, again)
-
-
-def _double_backward_at(case: Case, v: Tensor, weights: list[Tensor], flats: dict[int, Tensor]) -> list[Tensor] | None:
-    run: Pass = case.forward(flats)
-    cotangents = [c.requires_grad_() for c in case.cotangents(v)]
-    with case.sandbox():
-        total = _weighted(case, run.gradients(cotangents, create_graph=True), weights)
-        if not total.requires_grad:
-            return None
-        return case.flatten_inputs(torch.autograd.grad(total, run.inputs, allow_unused=True))
+    return directional(case, case.inputs[k].name, products, terms, x, u, again)
 
 
 def _along_cotangent(case: Case, v: Tensor, weights: list[Tensor], by_cotangent: Tensor) -> Directional:
@@ -174,41 +114,7 @@ def _along_cotangent(case: Case, v: Tensor, weights: list[Tensor], by_cotangent:
     def terms(flat: Tensor) -> Tensor:
         return torch.cat([w * g for w, g in zip(weights, case.pull_all(flat))])
 
-    return _directional(case, None, by_cotangent * q, terms, v, q, lambda: float((by_cotangent * q).sum()))
-
-
-def _directional(
-    case: Case,
-    name: str | None,
-    products: Tensor,
-    terms: VectorFunction,
-    x: Tensor,
-    u: Tensor,
-    again: Callable[[], float],
-) -> Directional:
-    analytic = float(products.sum())
-
-    def along(*scales: float) -> Estimate:
-        return differentiate_sum(terms, x, u, case.epsilon, scales)
-
-    estimate = along(1.0, 1e-3, 1e-6)
-    numeric, bar = float(estimate.value), float(estimate.bar)
-    size = max(abs(numeric), float(products.abs().sum()))
-    # Along directions as large as x the rule itself is the natural size of its derivative.
-    visible = max(size, 1e-3 * float(terms(x).nan_to_num(0.0).abs().sum()))
-    allowed = rounding_of_sum(case.epsilon, products) + 1e-10 * size
-    if not math.isfinite(analytic):
-        allowed = 0.0  # nothing to round
-    if int(estimate.behaviour) >= Behaviour.JUMP or not torch.isfinite(estimate.bar).item():
-        return Directional(name, analytic, numeric, bar, False, True)
-    if analytic == 0.0 and not bool(estimate.moved):
-        return Directional(name, 0.0, 0.0, 0.0, False, False)
-    wrong = not (float(estimate.lower) - allowed <= analytic <= float(estimate.upper) + allowed)
-    if wrong:
-        scatter = abs(again() - analytic)
-        wrong = not acquitted(analytic, numeric, bar + allowed, scatter, along)
-        return Directional(name, analytic, numeric, bar + allowed, wrong, not wrong)
-    return Directional(name, analytic, numeric, bar + allowed, False, bar > UNRESOLVED_BAR * visible)
+    return directional(case, None, by_cotangent * q, terms, v, q, lambda: float((by_cotangent * q).sum()))
 
 
 def _finding(case: Case, result: Directional, cut: bool) -> Finding:

@@ -1,0 +1,100 @@
+"""Under activation checkpointing the gradients are the same.
+
+## What it checks
+``torch.utils.checkpoint.checkpoint`` around the subject, with ``use_reentrant=False`` and ``True``: forward runs again
+during backward, and the gradients must be those without it. A recomputation that saves another number of tensors
+raises, which is ``unsupported``; random numbers that are not drawn from torch's generators are others the second time,
+which gives a wrong gradient without an error.
+
+## Why it matters
+Large models are trained with checkpoints. A Function that keeps state between calls, or draws random numbers by itself,
+pairs the mask of one call with the output of another.
+
+## If it fails
+Let forward depend on its arguments only, draw random numbers from torch's generators (checkpoint restores those), and
+save with ``ctx.save_for_backward``.
+
+## References
+PyTorch documentation, "torch.utils.checkpoint"; pytorch/pytorch issue 153334.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from gradwright.checking.audit import random_cotangent
+from gradwright.checking.case import Case
+from gradwright.checking.contracts import contract
+from gradwright.checking.guards import without_gradients
+from gradwright.checking.judge import Tolerance
+from gradwright.checking.randomness import fixed_random_state
+from gradwright.checking.report import Outcome
+from gradwright.checking.tensors import join, to_flat
+from gradwright.checking.transforms import (
+    Result,
+    Trial,
+    compare,
+    conclude,
+    failed,
+    function_of,
+    leaves,
+    observe,
+    quiet,
+    refusal,
+    spread,
+)
+from gradwright.errors import describe_exception
+
+STATE_HINT = (
+    "forward must depend on its arguments alone: keep no state between calls, and draw random numbers from torch's "
+    "generators, whose state checkpoint restores (Python's and NumPy's it does not)."
+)
+
+
+@contract(asks="does it compose?", level="standard", presupposes=("linear-in-cotangent",))
+def examine(case: Case) -> Outcome:
+    """Compare gradients with and without checkpoints."""
+    case = case.exact
+    obstacle = without_gradients(case)
+    if obstacle is not None:
+        return obstacle
+    with quiet():
+        trials = [_try(case, "checkpoint", False), _try(case, "checkpoint (reentrant)", True)]
+    return conclude(trials, "gradients as without it", Tolerance.for_epsilon(case.epsilon).relative)
+
+
+def _try(case: Case, name: str, reentrant: bool) -> Trial:
+    v = random_cotangent(case, "checkpoint")
+    try:
+        got = _observe(case, v, reentrant)
+    except Exception as error:
+        text = str(error)
+        if "number of tensors" in text or "recomputed" in text:
+            words = f"forward saves something else when it runs again ({describe_exception(error)[:120]})"
+            return Trial(name, "unsupported", words)
+        return Trial(name, "unsupported", refusal(error))
+    mismatch = compare(case, got, observe(case, v), lambda: spread(case, v))
+    if mismatch is None:
+        return Trial(name, "pass")
+    message = f"under torch.utils.checkpoint (use_reentrant={reentrant}) {mismatch.describe()}."
+    if case.randomness == "seeded":
+        message += " Forward draws random numbers that are others when it runs again."
+    return failed(name, message, STATE_HINT, mismatch)
+
+
+def _observe(case: Case, v: Tensor, reentrant: bool) -> Result:
+    """Run forward and backward; by ``backward`` on leaves, because reentrant checkpoints refuse ``grad``."""
+    fresh, function = leaves(case), function_of(case)
+    with case.sandbox():
+        outputs: Sequence[Tensor] = checkpoint(function, *fresh, use_reentrant=reentrant)
+    pairs = [(out, c) for out, c in zip(outputs, case.cotangents(v)) if out.requires_grad]
+    # In training the recomputation meets generators that have moved on; only torch's are restored by checkpoint.
+    moved_on = case.seed + 1 if case.backward_randomness == "none" else case.seed
+    with case.sandbox(), fixed_random_state(moved_on):
+        torch.autograd.backward([out for out, _ in pairs], [c for _, c in pairs])
+    gradients = case.flatten_inputs([None if x.grad is None else x.grad.detach() for x in fresh])
+    return Result(join([to_flat(out) for out in outputs]), gradients)
