@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 README = Path(__file__).resolve().parents[1] / "README.md"
-FILE = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.DOTALL)
+FILE = re.compile(r"```python\n(# (\w+\.py)\n.*?)```", re.DOTALL)
 CONSOLE = re.compile(r"```console\n\$ ([^\n]+)\n(.*?)```", re.DOTALL)
 MODULES = {"gradwright": ["-m", "gradwright"], "pytest": ["-m", "pytest", "-p", "no:cacheprovider"]}
 """How the commands of the README are run with the Python that runs this."""
@@ -36,7 +36,7 @@ def real_outputs(text: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         for match in FILE.finditer(text):
-            (folder / match[1]).write_text(match[2], encoding="utf-8")
+            (folder / match[2]).write_text(match[1], encoding="utf-8")
         return {command: run(command, folder) for command in shown_outputs(text)}
 
 

@@ -5,7 +5,7 @@ import sys
 import textwrap
 import time
 import warnings
-from typing import Literal, Optional
+from typing import Any, Literal, Optional
 
 import pytest
 import torch
@@ -464,3 +464,17 @@ def test_the_source_is_needed_by_nothing():
         scope,
     )
     assert found(scope["E"])
+
+
+def test_a_shape_on_which_backward_raises_is_not_passed_over() -> None:
+    class SumWithoutExpand(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g
+
+    found = synthesise(as_subject(SumWithoutExpand), seed=0)
+    assert sorted(tuple(sample.args[0].shape) for sample in found.samples) == [(), (3, 4)]

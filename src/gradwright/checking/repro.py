@@ -92,14 +92,30 @@ def _subject(subject: Subject) -> tuple[list[str], str]:
     name = variable(qualname.rpartition(".")[2])
     if subject.kind in ("custom op", "module") or "<" in qualname or not module or "<" in module:
         return ["import torch", f"# run this below the definition of {subject.name}"], variable(subject.name) + apply
-    if subject.file is not None and Path(subject.file).is_file() and not _importable(module, subject.file):
+    lines = _package_root(module, subject.file)
+    if (
+        not lines
+        and subject.file is not None
+        and Path(subject.file).is_file()
+        and not _importable(module, subject.file)
+    ):
         outer, _, inner = qualname.partition(".")
         path = os.path.relpath(subject.file)
         path = subject.file if path.startswith("..") else path
         found = f'runpy.run_path("{path}")["{outer}"]' + (f".{inner}" if inner else "")
         return ["import runpy", "import torch", f"{name} = {found}"], name + apply
     outer = qualname.partition(".")[0]
-    return ["import torch", f"from {module} import {outer}"], qualname + apply
+    return [*lines, "import torch", f"from {module} import {outer}"], qualname + apply
+
+
+def _package_root(module: str, file: str | None) -> list[str]:
+    """Return the line that puts a local package on the path; a module of one cannot be run by its own path."""
+    if file is None or "." not in module or not Path(file).is_file() or _importable(module, file):
+        return []
+    root = Path(file).resolve().parents[module.count(".")]
+    if not (root / module.partition(".")[0] / "__init__.py").is_file():
+        return []
+    return [f'import sys; sys.path.insert(0, "{os.path.relpath(root)}")']
 
 
 def _importable(module: str, file: str) -> bool:

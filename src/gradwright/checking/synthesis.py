@@ -77,6 +77,8 @@ class _Search:
     errors: Counter[str] = field(default_factory=Counter)
     deadline: float = 0.0
     returns_float32: bool = False
+    refused: list[Attempt] = field(default_factory=list)
+    """Attempts on which forward ran and backward raised."""
 
     def run(self) -> None:
         self.deadline = time.monotonic() + MAX_SECONDS
@@ -85,6 +87,8 @@ class _Search:
             if self.tries >= limit or time.monotonic() > self.deadline:
                 break
             attempt = self.attempt_in_either_dtype(plan)
+            if attempt.rank is Rank.FORWARD:
+                self.refused.append(attempt)
             if attempt.rank > (self.best.rank if self.best else Rank.FAILED):
                 if self.best is None or self.best.rank <= Rank.NOT_DIFFERENTIABLE < attempt.rank:
                     limit = MAX_TRIES if attempt.rank is Rank.NOT_DIFFERENTIABLE else self.tries + TRIES_AFTER_FORWARD
@@ -143,6 +147,11 @@ class _Search:
         """Look for one more sample, when that is cheap: with the optional tensors passed, else of another shape."""
         if self.best is None or self.best.rank is not Rank.BACKWARD:
             return
+        for attempt in self.refused:
+            # The same arguments in another shape: backward must work there too, or be reported.
+            if [id(choice) for choice, _ in attempt.plan.choices] == [id(choice) for choice, _ in self.best.plan.choices]:
+                yield attempt
+                return
         others = list(itertools.islice(with_optional_tensors(self.subject), 12))
         if self.best.plan.is_uniform:
             shapes = [shape for shape in ((2, 3, 2), (4,)) if shape != self.best.plan.shapes[0]]

@@ -104,8 +104,8 @@ def bits(tensor: Tensor) -> Tensor:
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
     flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
-    if flat.numel() == 1:
-        flat = flat.as_strided((1,), (1,))  # a single element counts as contiguous whatever its stride
+    if flat.numel() <= 1:
+        flat = flat.as_strided((flat.numel(),), (1,))  # at most one element is contiguous whatever the stride
     return flat.view(torch.uint8)
 
 

@@ -47,6 +47,8 @@ def examine(case: Case) -> Outcome:
 def _counted(case: Case, watched: Audit) -> Outcome:
     names = [case.subject.position_name(i) for i in range(watched.expected)]
     listed = f"{len(names)} argument{'s' if len(names) != 1 else ''} ({', '.join(f'`{n}`' for n in names)})"
+    parameters = case.subject.parameters or ()
+    left_out = [f"`{p.name}`" for p in parameters[len(names) :] if p.kind == "positional"]
     if isinstance(watched.returned, list):
         return _fail(
             case,
@@ -70,8 +72,11 @@ def _counted(case: Case, watched: Audit) -> Outcome:
     if any(value is not None for value in extra):
         return _fail(
             case,
-            f"backward returned {len(gradients)} values, but forward has {listed}, and the extra ones are not None.",
-            "return one gradient for each argument, in the order of forward's parameters.",
+            f"backward returned {len(gradients)} values, but forward was called with {listed}, and the extra ones are "
+            "not None.",
+            f"return None for what was not passed ({', '.join(left_out)}), for example when it is None in forward."
+            if left_out
+            else "return one gradient for each argument, in the order of forward's parameters.",
         )
     for name, value, argument in zip(names, gradients, case.arguments):
         if isinstance(value, Tensor) and not isinstance(argument.value, Tensor):

@@ -130,12 +130,12 @@ def _finding(case: Case, result: Directional, cut: bool) -> Finding:
     elif cut or result.analytic == 0.0:
         message = (
             f"the second derivative is silently missing: double backward finds no path from the gradient to {subject}, "
-            "although the gradient moves with it."
+            "although the gradient moves with it (along a random direction)."
         )
     else:
         message = (
             f"the second derivative is silently wrong: differentiating the gradient again with respect to {subject} "
-            "does not give its derivative."
+            "does not give its derivative (both along one random direction)."
         )
     where = Where(input=result.name)
     if result.name is None:
@@ -145,7 +145,12 @@ def _finding(case: Case, result: Directional, cut: bool) -> Finding:
         f"total = sum(t.sum() for t in {repro.listed(case)})",
         f"(grad,) = torch.autograd.grad(total, {name}, create_graph=True)",
         f"second = torch.autograd.grad(grad.sum(), {name}, allow_unused=True)[0] if grad.requires_grad else None",
-        'print("gradient: ", grad)',
-        'print("of its sum:", second, "which is not its derivative")',
+        "def gradient_sum(t):",
+        f"    {name} = t.detach().requires_grad_()",
+        f"    out = {repro.call(case)}",
+        f"    return torch.autograd.grad(sum(t.sum() for t in {repro.listed(case)}), {name})[0].sum().item()",
+        "h = 1e-6",
+        'print("double backward:", None if second is None else second.sum().item())',
+        f'print("differences:    ", (gradient_sum({name} + h) - gradient_sum({name} - h)) / (2 * h))',
     ]
     return Finding("fail", message, hint, where, result.analytic, result.numeric, result.bar, repro.script(case, body))
