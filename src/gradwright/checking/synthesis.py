@@ -147,9 +147,10 @@ class _Search:
         """Look for one more sample, when that is cheap: with the optional tensors passed, else of another shape."""
         if self.best is None or self.best.rank is not Rank.BACKWARD:
             return
+        kinds = [id(choice) for choice, _ in self.best.plan.choices]
         for attempt in self.refused:
             # The same arguments in another shape: backward must work there too, or be reported.
-            if [id(choice) for choice, _ in attempt.plan.choices] == [id(choice) for choice, _ in self.best.plan.choices]:
+            if [id(choice) for choice, _ in attempt.plan.choices] == kinds:
                 yield attempt
                 return
         others = list(itertools.islice(with_optional_tensors(self.subject), 12))
