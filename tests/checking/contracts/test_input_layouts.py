@@ -126,3 +126,11 @@ def test_lazy_bits() -> None:
     found = result(variant(ComplexSquare, "Forgets", backward=backward), torch.randn(3, dtype=torch.complex128))
     assert found.verdict == "fail"
     assert "lazily conjugated" in found.message
+
+
+def test_constant_rows_may_be_singular() -> None:
+    assert result(lambda t: torch.linalg.eigvals(t).abs(), x(4, 4)).verdict == "pass"
+
+
+def test_pytorch_itself_is_suspected_only() -> None:
+    assert result(lambda t: t.as_strided((2, 2), (1, 2)), x(10)).verdict == "suspect"

@@ -145,3 +145,9 @@ def test_a_wrong_backward_is_told_from_a_wrong_jvp() -> None:
     found = result(wrong, x(3), x(3, seed=1))
     assert found.verdict == "fail"
     assert "backward is wrong, forward mode is right" in found.message
+
+
+def test_symmetric_matrices_are_pushed_along_symmetric_directions() -> None:
+    a = x(4, 4)
+    assert result(torch.linalg.cholesky, a @ a.mT + torch.eye(4)).verdict == "pass"
+    assert result(torch.linalg.eigvalsh, a + a.mT).verdict == "pass"

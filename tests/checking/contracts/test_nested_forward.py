@@ -66,4 +66,4 @@ def test_a_silently_wrong_one_is_found() -> None:
     def detached(t: Tensor) -> Tensor:
         return t * t.detach() if torch.is_grad_enabled() else t * t
 
-    assert result(detached, x(3)).verdict in ("fail", "unresolved")
+    assert result(detached, x(3)).verdict == "suspect", "nobody wrote a rule here"

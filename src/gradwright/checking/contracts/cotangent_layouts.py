@@ -21,7 +21,7 @@ Dao-AILab/flash-attention issue 355; pytorch/pytorch issue 194719; NVIDIA/flowne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -35,7 +35,9 @@ from gradwright.checking.guards import without_gradients
 from gradwright.checking.layouts import LAYOUTS, constant_rows
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.variants import is_hand_written
 from gradwright.errors import describe_exception
+from gradwright.typing import Verdict
 
 HINT = (
     "begin backward with `grad_output = grad_output.contiguous()` (or use `reshape` in the place of `view`, and pass "
@@ -99,7 +101,8 @@ def examine(case: Case) -> Outcome:
         if finding is not None:
             findings.append(finding)
     if findings:
-        return Outcome("fail", findings[0].message, tuple(findings[:1]))
+        verdict: Verdict = "fail" if is_hand_written(case) else "suspect"
+        return Outcome(verdict, findings[0].message, (replace(findings[0], verdict=verdict),))
     message = f"the same gradient for {seen} layouts of the incoming gradient"
     if refused:
         message += f"; one that is {' or '.join(refused)} is refused aloud"

@@ -25,7 +25,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from gradwright.checking.audit import functions_in_graph, random_cotangent
+from gradwright.checking.audit import random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.differences import (
@@ -42,7 +42,9 @@ from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import acquitted
 from gradwright.checking.projection import rounding_of_sum
 from gradwright.checking.report import Finding, Outcome
+from gradwright.checking.variants import is_hand_written
 from gradwright.errors import describe_exception
+from gradwright.typing import Verdict
 
 UPSTREAM = (
     "jvp over jvp gives zero in silence: PyTorch does not push tangents through the jvp of a Function "
@@ -105,7 +107,7 @@ def _judge(case: Case, terms: VectorFunction, x: Tensor, p: Tensor, products: Te
     allowed = bar + rounding_of_sum(case.epsilon, products) + 1e-10 * size
     if abs(analytic - numeric) <= allowed:
         return Outcome("pass", "jvp of jvp is the derivative of jvp", sensitivity=allowed / size if size else None)
-    if analytic == 0.0 and not bool(products.any()) and _is_upstream(case):
+    if analytic == 0.0 and not bool(products.any()) and is_hand_written(case):
         return Outcome("unsupported", UPSTREAM)
     if acquitted(analytic, numeric, allowed, 0.0, lambda scale: along(scale)):
         return Outcome("unresolved", "differences of several sizes disagree here")
@@ -113,8 +115,5 @@ def _judge(case: Case, terms: VectorFunction, x: Tensor, p: Tensor, products: Te
         f"jvp of jvp is {analytic:.10g} along a random direction, the derivative of jvp {numeric:.10g} ± {bar:.1g}."
     )
     hint = "an intermediate that jvp reads is a constant to the outer tangent: compute it in jvp from the saved inputs."
-    return Outcome("fail", message, (Finding("fail", message, hint, None, analytic, numeric, bar),))
-
-
-def _is_upstream(case: Case) -> bool:
-    return case.subject.function is not None or bool(functions_in_graph(case))
+    verdict: Verdict = "fail" if is_hand_written(case) else "suspect"
+    return Outcome(verdict, message, (Finding(verdict, message, hint, None, analytic, numeric, bar),))
