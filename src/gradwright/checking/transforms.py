@@ -214,12 +214,18 @@ def refusal(error: BaseException) -> str:
     return f"raises {describe_exception(error)}"
 
 
-def conclude(trials: Sequence[Trial], passed: str, sensitivity: float | None = None) -> Outcome:
+def conclude(case: Case, trials: Sequence[Trial], passed: str, sensitivity: float | None = None) -> Outcome:
     """Put trials together: the gravest verdict, a row of support for each, and in words what agrees and what does not.
 
+    A subject without a rule of its own is not accused when PyTorch's transforms and its eager mode disagree.
+
     Arguments:
+        case: what was tried.
+        trials: what came of it.
         passed: what was found of the transforms that pass, for example ``value and gradient as in eager mode``.
     """
+    if any(t.verdict == "fail" for t in trials) and not has_own_rule(case):
+        trials = [_not_to_blame(t) if t.verdict == "fail" else t for t in trials]
     support = tuple(Support(t.transform, t.verdict, t.reason) for t in trials)
     findings = tuple(t.finding for t in trials if t.finding is not None)
     verdict = gravest([t.verdict for t in trials])
@@ -234,6 +240,11 @@ def conclude(trials: Sequence[Trial], passed: str, sensitivity: float | None = N
     # What is refused comes first: it is what the verdict is about.
     said = [f"{', '.join(names)}: {reason}" for reason, names in others.items()] + said
     return Outcome(verdict, "; ".join(said), sensitivity=sensitivity if good else None, support=support)
+
+
+def _not_to_blame(trial: Trial) -> Trial:
+    words = f"PyTorch disagrees with itself, and no rule of your own is involved: {trial.reason}"
+    return Trial(trial.transform, "unresolved", words)
 
 
 def has_own_rule(case: Case) -> bool:

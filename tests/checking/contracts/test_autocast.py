@@ -66,6 +66,7 @@ def test_wrong_under_autocast_beyond_any_rounding() -> None:
         (torch.nn.Conv1d(2, 3, 3), (torch.randn(2, 2, 16),)),
         (torch.nn.Dropout(0.5), (x(50),)),
         (lambda a, b: torch.softmax(a @ b, -1), (x(6, 6), x(6, 6, seed=1))),
+        (lambda a: torch.corrcoef(a), (x(2, 1).expand(2, 4) * x(4),)),
         (ComplexSquare, (torch.randn(3, dtype=torch.complex64),)),
     ],
 )

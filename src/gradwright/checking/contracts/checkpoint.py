@@ -64,7 +64,7 @@ def examine(case: Case) -> Outcome:
         return obstacle
     with quiet():
         trials = [_try(case, "checkpoint", False), _try(case, "checkpoint (reentrant)", True)]
-    return conclude(trials, "gradients as without it", Tolerance.for_epsilon(case.epsilon).relative)
+    return conclude(case, trials, "gradients as without it", Tolerance.for_epsilon(case.epsilon).relative)
 
 
 def _try(case: Case, name: str, reentrant: bool) -> Trial:

@@ -76,7 +76,7 @@ def examine(case: Case) -> Outcome:
             trials.append(trial)
             notes += [note] if note else []
     passed = "; ".join(["values and gradients as in eager mode", *dict.fromkeys(notes)])
-    return conclude(trials, passed, Tolerance.for_epsilon(case.epsilon).relative)
+    return conclude(case, trials, passed, Tolerance.for_epsilon(case.epsilon).relative)
 
 
 def _with_backend(case: Case, backend: str) -> tuple[Trial, str]:

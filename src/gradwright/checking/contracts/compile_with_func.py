@@ -45,7 +45,6 @@ from gradwright.checking.transforms import (
     compare,
     conclude,
     failed,
-    has_own_rule,
     inner_product,
     leaves,
     observe,
@@ -81,7 +80,7 @@ def examine(case: Case) -> Outcome:
             trial = _try(probe, name)
             broken = broken_compiler("aot_eager") if trial.verdict == "unsupported" else None
             trials.append(trial if broken is None else Trial(trial.transform, "skipped", broken))
-    return conclude(trials, "as eager autograd gives", Tolerance.for_epsilon(case.epsilon).relative)
+    return conclude(case, trials, "as eager autograd gives", Tolerance.for_epsilon(case.epsilon).relative)
 
 
 def _try(probe: _Probe, name: str) -> Trial:
@@ -107,9 +106,6 @@ def _try(probe: _Probe, name: str) -> Trial:
     how = replacement(case, probe.v, got) if got.gradients else "the rule was dropped"
     issue = ISSUES.get(name, "pytorch/pytorch#193279")
     noun = "the projected tangent" if name == "jvp" else "the value"
-    if eager is not None and not has_own_rule(case):
-        words = mismatch.describe(value=noun)
-        return Trial(label, "unresolved", f"PyTorch disagrees with itself, there is no rule of your own: {words}")
     if eager is None:
         words = f"{said}; inside torch.compile torch.func does not even refuse it: {how or 'it gives another gradient'}"
         return Trial(label, "unsupported", f"{words} ({issue})")

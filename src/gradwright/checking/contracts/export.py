@@ -36,7 +36,7 @@ from gradwright.checking.judge import Tolerance
 from gradwright.checking.plain import PlainCall, plain_call
 from gradwright.checking.replaced import replacement
 from gradwright.checking.report import Outcome
-from gradwright.checking.transforms import Trial, compare, conclude, failed, has_own_rule, leaves, observe, spread
+from gradwright.checking.transforms import Trial, compare, conclude, failed, leaves, observe, spread
 
 HINT = (
     "export for inference only; to train what was exported use a custom op (torch.library.custom_op with "
@@ -56,7 +56,7 @@ def examine(case: Case) -> Outcome:
     for strict in (False, True):
         with fresh_compiler():
             trials.append(_try(case, strict))
-    return conclude(trials, "value and gradient as in eager mode", Tolerance.for_epsilon(case.epsilon).relative)
+    return conclude(case, trials, "value and gradient as in eager mode", Tolerance.for_epsilon(case.epsilon).relative)
 
 
 class _Around(torch.nn.Module):
@@ -93,9 +93,6 @@ def _try(case: Case, strict: bool) -> Trial:
         return Trial(name, "unresolved", "it draws other random numbers when it is exported")
     if mismatch.input is not None and not got.connected:
         return Trial(name, "unsupported", "the exported program has no gradient: training it raises")
-    if not has_own_rule(case):
-        words = f"PyTorch disagrees with itself, there is no rule of your own: {mismatch.describe()}"
-        return Trial(name, "unresolved", words)
     how = None if mismatch.input is None else replacement(case, v, got)
     message = f"trained after torch.export (strict={strict}), {mismatch.describe()}"
     if how:

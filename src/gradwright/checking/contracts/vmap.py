@@ -46,7 +46,6 @@ from gradwright.checking.transforms import (
     conclude,
     failed,
     function_of,
-    has_own_rule,
     observe,
     quiet,
     refused,
@@ -78,7 +77,7 @@ def examine(case: Case) -> Outcome:
     choices = list(_choices(len(case.inputs)))
     with quiet():
         trials = [_vmap(batch, choices), _batched_gradients(batch)]
-    return conclude(trials, "values and gradients as a loop gives", Tolerance.for_epsilon(case.epsilon).relative)
+    return conclude(case, trials, "values and gradients as a loop gives", Tolerance.for_epsilon(case.epsilon).relative)
 
 
 def _choices(n: int) -> Iterator[Dims]:
@@ -172,9 +171,6 @@ def _mismatch(batch: Batch, dims: Dims, b: int, mismatch: Mismatch, hint: str, h
         return Trial(
             "vmap", "unresolved", "it draws other random numbers when it is batched, so nothing can be compared"
         )
-    if not has_own_rule(batch.case):
-        words = mismatch.describe("a loop gives")
-        return Trial("vmap", "unresolved", f"PyTorch disagrees with itself, there is no rule of your own: {words}")
     message = (
         f"under torch.func.vmap with in_dims={_said(dims)}, {how}"
         f"{mismatch.describe('a loop gives')}, example {b} of the batch."
