@@ -31,6 +31,7 @@ def parameters() -> list[Any]:
     return [pytest.param(entry, id=f"{entry.group}: {entry.name}") for entry in CONTROLS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", parameters())
 def test_quick(entry: Control) -> None:
     report = check(entry, level="quick", skip=SLOW_CONTRACTS, seed=5)

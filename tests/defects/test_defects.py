@@ -16,6 +16,8 @@ from tests.defects.entries import Defect, all_defects
 
 DEFECTS = all_defects()
 
+pytestmark = pytest.mark.slow  # several hundred whole checks; `pytest -m slow tests/defects`
+
 NOT_NAMED_YET = {
     "complex: 75 conjugate missing",
     "complex: 77 imaginary part of the gradient dropped",
