@@ -168,7 +168,7 @@ def describe_value(value: Any) -> str:
     """Describe one argument in a few words: ``float64 (3, 4)`` for a tensor, else a short ``repr``."""
     if isinstance(value, torch.Tensor):
         text = f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-        if not value.is_contiguous():
+        if value.layout == torch.strided and not value.is_contiguous():
             text += f" strides {value.stride()}"
         return text
     text = repr(value)
