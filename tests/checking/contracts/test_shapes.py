@@ -197,6 +197,29 @@ def test_right_ones_pass(seed: int) -> None:
         assert "variants of the inputs" in found.message
 
 
+class CrossEntropy(Function):
+    """Saturates: far from the border the loss is 0 to the last bit, and its derivative exp(-40)."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+        ctx.save_for_backward(logits, target)
+        return torch.nn.functional.cross_entropy(logits, target)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        logits, target = ctx.saved_tensors
+        hot = torch.nn.functional.one_hot(target, logits.shape[1])
+        return g * (logits.softmax(1) - hot) / len(logits), None
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_saturated_function_is_not_accused(seed: int) -> None:
+    logits = torch.tensor([[5.0, -0.3], [-0.4, 6.0]], dtype=torch.float64)
+    found = result(CrossEntropy, logits, torch.tensor([0, 1]), seed=seed)
+    assert found.verdict == "pass", found.message
+    assert result(lambda t: t.tanh(), x(3) * 4, seed=seed).verdict == "pass"
+
+
 def test_what_forward_rejects_is_counted() -> None:
     assert "rejected by forward, or not finite there" in result(torch.log, POSITIVE).message
 

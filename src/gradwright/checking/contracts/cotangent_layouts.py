@@ -77,6 +77,8 @@ def examine(case: Case) -> Outcome:
     obstacle = without_gradients(case)
     if obstacle is not None:
         return obstacle
+    if any(out.layout != torch.strided for out in case.forward().differentiable):
+        return Outcome("skipped", "the outputs are sparse, and so are their cotangents")
     known: list[_Same] = []
     seen, refused, findings = 0, [], []
     for delivery in _deliveries(case):

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from gradwright.checking import repro, ulp
@@ -65,7 +66,7 @@ def examine(case: Case) -> Outcome:
         return obstacle
     if case.randomness != "none" or case.backward_randomness != "none":
         return Outcome("skipped", "it draws random numbers, and which element gets which may depend on the layout")
-    tensors = [slot for slot in slots(case) if not slot.state]
+    tensors = [s for s in slots(case) if not s.state and s.tensor.layout == torch.strided]
     seen = 0
     refused: list[str] = []
     lazily: list[str] = []

@@ -26,10 +26,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gradwright.checking.audit import random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.complex_probe import complex_fault
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
+from gradwright.checking.judge import largest_entry
 from gradwright.checking.report import Finding, Outcome, gravest
 from gradwright.checking.resizing import resized
 from gradwright.checking.revaluing import Revalued, revalued
@@ -40,6 +42,8 @@ from gradwright.typing import Level, Verdict
 SECONDS: dict[Level, float] = {"quick": 1.0, "standard": 4.0, "full": 60.0}
 """No further variant is begun after this much processor time; it is meant for slow subjects only."""
 MAX_FINDINGS = 3
+SATURATED = 1e-8
+"""Differences below this fraction of the gradient on the sample do not count: exp(-40) is 0 beside 1."""
 NOT_MEANT = (
     "If such inputs are not meant, declare domain= for the values, or let forward refuse the shape with an exception."
 )
@@ -82,6 +86,7 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
     """Return what is wrong on variants, and what to say about them."""
     end = time.process_time() + SECONDS[case.level]
     findings: dict[str, Finding] = {}
+    scale = largest_entry(*case.pull_all(random_cotangent(case, "scale of the gradient")))
     tried = rejected = unjudged = 0
     hurried = False
     for variant in _variants(case):
@@ -90,6 +95,7 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
         else:
             tried += 1
             words, outcome = variant
+            outcome = Unjudged() if isinstance(outcome, Finding) and _is_saturated(outcome, scale) else outcome
             unjudged += isinstance(outcome, Unjudged)
             if isinstance(outcome, Finding):
                 findings.setdefault(outcome.message, replace(outcome, message=f"with {words}: {outcome.message}"))
@@ -106,6 +112,13 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
     if hurried:
         notes.append("stopped early because the subject is slow")
     return list(findings.values()), notes
+
+
+def _is_saturated(finding: Finding, scale: float) -> bool:
+    """Tell whether two values differ by next to nothing of the sample's gradient: forward has rounded it away there."""
+    if finding.analytic is None or finding.numeric is None:
+        return False
+    return abs(finding.analytic - finding.numeric) <= SATURATED * scale
 
 
 def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | None]:
