@@ -40,7 +40,7 @@ from gradwright.checking.parts import Pass
 from gradwright.checking.projection import signed
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.second import Directional, FirstOrderOnlyError, directional, double_backward, weighted
-from gradwright.checking.transforms import has_own_rule
+from gradwright.checking.trials import has_own_rule
 from gradwright.errors import describe_exception
 
 Loss = Callable[[Pass], Tensor]
