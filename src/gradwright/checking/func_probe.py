@@ -16,16 +16,8 @@ from gradwright.checking.differences import signed
 from gradwright.checking.judge import one_unit_away
 from gradwright.checking.second import FirstOrderOnlyError, double_backward, double_backward_at
 from gradwright.checking.tensors import from_flat
-from gradwright.checking.transforms import (
-    SPREAD_DRAWS,
-    Result,
-    function_of,
-    inner_product,
-    leaves,
-    observe,
-    refusal,
-    spread,
-)
+from gradwright.checking.transforms import SPREAD_DRAWS, Result, function_of, inner_product, leaves, observe, spread
+from gradwright.checking.trials import refusal
 
 NOTHING = torch.empty(0, dtype=torch.float64)
 

@@ -36,18 +36,8 @@ from gradwright.checking.differences import signed
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import Tolerance
 from gradwright.checking.report import Outcome
-from gradwright.checking.transforms import (
-    Result,
-    Trial,
-    compare,
-    conclude,
-    failed,
-    function_of,
-    observe,
-    quiet,
-    refusal,
-    spread,
-)
+from gradwright.checking.transforms import Result, compare, function_of, observe, quiet, spread
+from gradwright.checking.trials import Trial, conclude, failed, refusal
 
 UNIT = float(torch.finfo(torch.bfloat16).eps)
 DRAWS = 4

@@ -34,19 +34,8 @@ from gradwright.checking.judge import Tolerance
 from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.report import Outcome
 from gradwright.checking.tensors import join, to_flat
-from gradwright.checking.transforms import (
-    Result,
-    Trial,
-    compare,
-    conclude,
-    failed,
-    function_of,
-    leaves,
-    observe,
-    quiet,
-    refusal,
-    spread,
-)
+from gradwright.checking.transforms import Result, compare, function_of, leaves, observe, quiet, spread
+from gradwright.checking.trials import Trial, conclude, failed, refusal
 from gradwright.errors import describe_exception
 
 STATE_HINT = (

@@ -36,17 +36,8 @@ from gradwright.checking.replaced import replacement
 from gradwright.checking.report import Outcome
 from gradwright.checking.second import double_backward, weighted
 from gradwright.checking.subject import Argument
-from gradwright.checking.transforms import (
-    Result,
-    Trial,
-    compare,
-    conclude,
-    failed,
-    leaves,
-    observe,
-    refused,
-    spread,
-)
+from gradwright.checking.transforms import Result, compare, leaves, observe, spread
+from gradwright.checking.trials import Trial, conclude, failed, refused
 from gradwright.errors import ForwardError, SampleError
 
 FACTOR = 1 - 2.0**-4

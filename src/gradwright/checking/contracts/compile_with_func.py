@@ -39,19 +39,8 @@ from gradwright.checking.plain import plain_call
 from gradwright.checking.replaced import replacement
 from gradwright.checking.report import Outcome
 from gradwright.checking.tensors import from_flat, join, to_flat
-from gradwright.checking.transforms import (
-    Result,
-    Trial,
-    compare,
-    conclude,
-    failed,
-    inner_product,
-    leaves,
-    observe,
-    refusal,
-    refused,
-    spread,
-)
+from gradwright.checking.transforms import Result, compare, inner_product, leaves, observe, spread
+from gradwright.checking.trials import Trial, conclude, failed, refusal, refused
 
 Tensors = tuple[Tensor, ...]
 Transform = Callable[[Sequence[Tensor]], Result]

@@ -36,7 +36,8 @@ from gradwright.checking.judge import Tolerance
 from gradwright.checking.plain import PlainCall, plain_call
 from gradwright.checking.replaced import replacement
 from gradwright.checking.report import Outcome
-from gradwright.checking.transforms import Trial, compare, conclude, failed, leaves, observe, spread
+from gradwright.checking.transforms import compare, leaves, observe, spread
+from gradwright.checking.trials import Trial, conclude, failed
 
 HINT = (
     "export for inference only; to train what was exported use a custom op (torch.library.custom_op with "

@@ -27,15 +27,8 @@ from gradwright.checking.func_probe import FuncProbe, Reference, by_backward, by
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import Tolerance
 from gradwright.checking.report import Outcome
-from gradwright.checking.transforms import (
-    Result,
-    Trial,
-    compare,
-    conclude,
-    failed,
-    quiet,
-    refused,
-)
+from gradwright.checking.transforms import Result, compare, quiet
+from gradwright.checking.trials import Trial, conclude, failed, refused
 
 LARGEST_MATRIX = 4096
 """Entries of the largest Jacobian or Hessian that is built."""

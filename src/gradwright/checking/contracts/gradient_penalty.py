@@ -39,7 +39,7 @@ from gradwright.checking.judge import one_unit_away
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.second import Directional, FirstOrderOnlyError, directional, double_backward, weighted
-from gradwright.checking.transforms import has_own_rule
+from gradwright.checking.trials import has_own_rule
 from gradwright.errors import describe_exception
 
 Loss = Callable[[Pass], Tensor]

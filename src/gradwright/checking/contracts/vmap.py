@@ -37,20 +37,8 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import Tolerance
 from gradwright.checking.report import Outcome
-from gradwright.checking.transforms import (
-    Mismatch,
-    Result,
-    ShapeError,
-    Trial,
-    compare,
-    conclude,
-    failed,
-    function_of,
-    observe,
-    quiet,
-    refused,
-    spread,
-)
+from gradwright.checking.transforms import Mismatch, Result, ShapeError, compare, function_of, observe, quiet, spread
+from gradwright.checking.trials import Trial, conclude, failed, refused
 from gradwright.errors import describe_exception
 
 MAX_ALONE = 4
