@@ -108,3 +108,12 @@ def test_relative_error_far_below_the_tolerance_of_gradcheck_is_seen(seed: int) 
     torch.manual_seed(seed)
     wrong = variant(Exp, "Off", backward=lambda ctx, g: g * ctx.saved_tensors[0] * (1 + 1e-7))
     assert State.WRONG in states(wrong, torch.randn(4, dtype=torch.float64))
+
+
+def test_functions_of_symmetric_matrices_are_right_along_symmetric_directions() -> None:
+    matrix = torch.randn(3, 3, dtype=torch.float64)
+    symmetric = matrix @ matrix.t() + torch.eye(3, dtype=torch.float64)
+    symmetric = (symmetric + symmetric.t()) / 2
+    for f in (torch.linalg.cholesky, torch.linalg.eigvalsh):
+        assert State.WRONG not in states(f, symmetric)
+    assert State.WRONG in states(lambda a: 2 * torch.linalg.cholesky(a) - torch.linalg.cholesky(a.detach()), symmetric)

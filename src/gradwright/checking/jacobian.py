@@ -67,6 +67,8 @@ def compare(case: Case, k: int, o: int) -> Comparison | None:
     state = _tried(case, k, o, pattern, analytic, estimate, state, largest, tolerance)
     _try_joint_directions(case, k, o, pattern, analytic, state, largest, tolerance)
     _excuse_ties(case, k, o, pattern, analytic, state)
+    allowed = tolerance.at(analytic, estimate.value, largest)
+    _excuse_symmetric(case, k, pattern, analytic, estimate, state, allowed)
     return Comparison(k, o, pattern, analytic, estimate, state, tolerance.at(analytic, estimate.value, largest), none)
 
 
@@ -212,6 +214,29 @@ def _excuse_ties(case: Case, k: int, o: int, pattern: Pattern, analytic: Tensor,
     state[:, excused] = torch.where(
         state[:, excused] == State.WRONG, int(State.SUBGRADIENT), state[:, excused].int()
     ).to(torch.int8)
+
+
+def _excuse_symmetric(
+    case: Case, k: int, pattern: Pattern, analytic: Tensor, estimate: Estimate, state: Tensor, allowed: Tensor
+) -> None:
+    """Accept a gradient that is right along symmetric directions at a symmetric matrix.
+
+    Functions of symmetric matrices (Cholesky factor, eigenvalues) read one triangle and give the gradient that is
+    symmetric; single elements tell another one.
+    """
+    tensor = case.inputs[k].tensor
+    square = tensor.dim() >= 2 and tensor.shape[-1] == tensor.shape[-2] > 1 and not tensor.is_complex()
+    if pattern.pairs or not square or not torch.equal(tensor, tensor.mT) or not bool((state == State.WRONG).any()):
+        return
+
+    def symmetric(values: Tensor) -> Tensor:
+        full = values.reshape(*tensor.shape, -1)
+        return ((full + full.transpose(-3, -2)) / 2).reshape(values.shape)
+
+    gap = symmetric(analytic - estimate.value).abs()
+    fine = gap <= symmetric(estimate.bar + allowed)
+    if bool(fine[state == State.WRONG].all()):
+        state[state == State.WRONG] = int(State.SYMMETRIC)
 
 
 def _confirmed(case: Case, k: int, o: int, pattern: Pattern, state: Tensor, analytic: Tensor) -> bool:

@@ -35,6 +35,8 @@ class State(IntEnum):
     """The function has a kink here and the analytic value lies between the one-sided slopes."""
     UNDEFINED = 4
     """The function jumps or has an infinite slope here: no value is right or wrong."""
+    SYMMETRIC = 5
+    """Right along symmetric directions, which is all that a function of symmetric matrices promises."""
 
 
 @dataclass(frozen=True)

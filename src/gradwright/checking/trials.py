@@ -93,4 +93,8 @@ def _not_to_blame(trial: Trial) -> Trial:
 
 def has_own_rule(case: Case) -> bool:
     """Tell whether a rule of the user's is involved: a Function class, a custom op, or a Function in the graph."""
-    return case.subject.kind in ("Function", "custom op") or bool(functions_in_graph(case))
+    if case.subject.kind in ("Function", "custom op"):
+        return True
+    # Some of torch's own operations are Functions inside; a custom op appears as a generated one.
+    found = functions_in_graph(case)
+    return any(not f.__module__.startswith("torch.") or f.__name__.startswith("Generated") for f in found)

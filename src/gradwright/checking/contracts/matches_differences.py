@@ -134,6 +134,8 @@ def _concluded(
         notes.append(f"{counts[State.SUBGRADIENT]} at a kink, where the gradient is a valid subgradient")
     if counts[State.UNDEFINED]:
         notes.append(f"{counts[State.UNDEFINED]} where the function jumps or is infinitely steep, not judged")
+    if counts[State.SYMMETRIC]:
+        notes.append(f"{counts[State.SYMMETRIC]} right along symmetric directions, as the input is symmetric")
     undecided = counts[State.UNRESOLVED] + open_projections
     if undecided:
         notes.append(f"{undecided} whose error bar is too wide to tell")
