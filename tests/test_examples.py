@@ -50,7 +50,7 @@ def test_the_tour_passes_whole(tour: tuple[int, Subjects]) -> None:
     verdicts = {(s["name"], row["id"]): row["verdict"] for s in subjects for row in s["contracts"]}
     others = {key: verdict for key, verdict in verdicts.items() if verdict not in ("pass", "skipped")}
     # Whoever writes a plain Function gets no forward mode and no vmap rule; that is refused aloud, and reported.
-    assert {contract for _, contract in others} == {"vmap", "func-transforms"}
+    assert {contract for _, contract in others} == {"vmap", "func-transforms", "modes-agree"}
     assert set(others.values()) == {"unsupported"}
 
 

@@ -209,7 +209,7 @@ def test_time_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_outputs() -> None:
-    report = gw.check(SinCos, x(4), skip=("vmap", "func-transforms", "compile"))
+    report = gw.check(SinCos, x(4), skip=("vmap", "func-transforms", "compile", "modes-agree"))
     assert {r.verdict for r in report.results} <= {"pass", "skipped"}
 
 

@@ -58,7 +58,8 @@ def test_static_output_buffer() -> None:
     target = variant(Exp, "Static", forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0].exp())
     found = result(target, x(3))
     assert found.verdict == "fail"
-    assert "a later call of forward overwrites output 0" in found.message
+    # The buffer handed out as a view is caught either by its bytes or by autograd's own complaint about the other view.
+    assert "overwrites output 0" in found.message or "in interleaved calls" in found.message
 
 
 def test_static_gradient_buffer() -> None:
