@@ -29,7 +29,7 @@ class Audit:
     """The raw return value of the user's backward."""
     expected: int = 0
     """How many gradients the engine wants: one for each argument of forward."""
-    user_error: Exception | None = None
+    user_error: BaseException | None = None
     """What the user's backward raised."""
     engine_error: Exception | None = None
     """What PyTorch raised when it took what backward returned."""
@@ -82,12 +82,12 @@ def _watch(case: Case) -> Audit:
         run = case.forward(function=stand_in)
         with case.sandbox():
             run.gradients(case.cotangents(v))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, NotImplementedError) and function is None:
             result.no_backward = True
         elif result.user_error is None:
             # Without a Function class the user's part of backward cannot be told from the engine's.
-            result.engine_error = error
+            result.engine_error = error if isinstance(error, Exception) else RuntimeError(describe_exception(error))
     return result
 
 
@@ -147,7 +147,7 @@ def _watched(function: type[Function], result: Audit) -> type[Function]:
         result.expected = len(ctx.needs_input_grad)
         try:
             result.returned = original(ctx, *cotangents)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             result.user_error = error
             raise
         return result.returned

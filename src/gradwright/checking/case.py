@@ -78,11 +78,18 @@ class Case:
         if arguments is None:
             for item in self.inputs:
                 refuse_outside(self.domain, item.name, item.tensor, subject.name)
+        self.hangs = False
+        """Set when a contract was stopped before a single backward had come back."""
         self.audit: object | None = None
         """Kept by :func:`gradwright.checking.audit.audit`."""
         self.in_place = False
         self.randomness: Randomness = "none"
         first = self._first_pass()
+        if not first.outputs:
+            raise SampleError(
+                f"{subject.name}: forward returned no tensor that can be found; expected a tensor, or a tuple, list or "
+                "dictionary of tensors; return one of these."
+            )
         floating = [(p, out) for p, out in enumerate(first.outputs) if out.is_floating_point() or out.is_complex()]
         self.detached = not any(out.requires_grad for _, out in floating)
         """True when no output requires grad; all floating outputs are then evaluated, but none has a gradient."""
@@ -285,6 +292,17 @@ class Case:
     @functools.cached_property
     def _hidden_epsilon(self) -> float:
         return hidden_epsilon(self)
+
+    @functools.cached_property
+    def natural_slopes(self) -> list[float]:
+        """For each input, output over input size: a gradient far below it is what large terms left when they cancelled.
+
+        Its rounding is then that of the terms, however small it is itself (a saturated softmax).
+        """
+        values = self.value().abs().nan_to_num(0.0, posinf=0.0)
+        largest = float(values.max()) if values.numel() else 0.0
+        sizes = [float(x.abs().max()) if x.numel() else 0.0 for x in self.base]
+        return [largest / size if 0.0 < size < float("inf") else 0.0 for size in sizes]
 
     @functools.cached_property
     def forward_seconds(self) -> float:

@@ -35,6 +35,8 @@ RATIO = 4.0
 SAFETY = 4.0
 FIRST_STEP = 0.05
 """First step relative to the size of the element."""
+NEAREST_KINK = 1e-3
+"""The finest ladder, as a fraction of the first, that may tell a kink that is only near from one at the point."""
 FLOOR = 1e-3
 """Elements smaller than this fraction of the typical one are moved as if they were that large."""
 CHUNK_BYTES = 64 * 2**20
@@ -119,7 +121,9 @@ def differentiate(
         finer = _ladders(f, x, directions[rows], steps[rows] * scale, epsilon, centre)
         kink = best.behaviour[rows] == Behaviour.KINK
         gap = best.upper[rows] - best.lower[rows]
-        only_near = kink & (finer.behaviour == Behaviour.SMOOTH) & finer.moved & (finer.bar < gap / 4)
+        # In the finest ladder a kink drowns in rounding and looks smooth, with the mean of its slopes.
+        near = scale >= NEAREST_KINK
+        only_near = kink & near & (finer.behaviour == Behaviour.SMOOTH) & finer.moved & (finer.bar < gap / 4)
         # A finer ladder in which nothing moved says nothing about a function that moved in a coarser one.
         narrower = ~kink & (finer.bar < best.bar[rows]) & (finer.moved | ~best.moved[rows])
         best.take(finer, rows, only_near | narrower)

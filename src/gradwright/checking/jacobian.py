@@ -294,9 +294,10 @@ def _try_joint_directions(
     generator = case.generator("joint directions")
     signs = torch.randint(0, 2, (2, case.n[k]), generator=generator).to(torch.float64) * 2 - 1
     size = 0.5 + torch.rand(2, case.n[k], generator=generator, dtype=torch.float64)
-    directions = torch.cat([torch.ones(1, case.n[k], dtype=torch.float64), signs * size]) * flagged
     x = case.base[k]
-    steps = element_steps(x)[flagged].min().expand(len(directions))
+    scale = element_steps(x) / FIRST_STEP
+    directions = torch.cat([torch.ones(1, case.n[k], dtype=torch.float64), signs * size]) * flagged * scale
+    steps = torch.full((len(directions),), FIRST_STEP, dtype=torch.float64)
     epsilon = case.output_epsilon()[case.output_slice(o)]
     estimate = differentiate(block_function(case, k, o), x, directions, steps, epsilon)
     along = torch.stack([(analytic * direction[elements]).sum(dim=0) for direction in directions])

@@ -19,6 +19,8 @@ from gradwright.checking.differences import Behaviour, Estimate, VectorFunction,
 MAX_PROSECUTED = 24
 """Columns that are prosecuted; when all of them are convicted the others stand accused by the same evidence."""
 MAX_PROSECUTED_OUTPUTS = 256
+SCATTER_SAFETY = 16.0
+"""What the noise of an ill-conditioned forward may add to a difference at a step somewhat finer than the first."""
 PROSECUTION_SCALES = (1e-3, 1e-6, 1e-9, 1e-11)
 UNRESOLVED_BAR = 1e-3
 """A bar wider than this fraction of the value tells too little to call the entry fine."""
@@ -109,6 +111,7 @@ def prosecute(
     state = state.clone()
     discrepancy = (analytic - estimate.value).abs().nan_to_num(torch.inf)
     allowed = tolerance.at(analytic, estimate.value, largest)
+    allowed = allowed + numeric_scatter(f, x, accused) * (SCATTER_SAFETY / steps).unsqueeze(1)
     ill_conditioned = accused & (discrepancy <= estimate.bar + allowed + 8 * analytic_spread())
     state[ill_conditioned] = int(State.UNRESOLVED)
 
@@ -126,6 +129,9 @@ def prosecute(
         )
         inside = (a >= finer.lower - allowed) & (a <= finer.upper + allowed)
         contradicts = (finer.value - value).abs() > 2 * (finer.bar + bar) + allowed
+        # Stairs: coarse steps see their slope, fine ones nothing, and a zero gradient is right almost everywhere.
+        if scale == PROSECUTION_SCALES[0]:
+            acquitted |= guilty & ~finer.moved & (a == 0)
         acquitted |= guilty & (finer.bar <= r / 2) & finer.moved & (inside | contradicts)
     rows, places = acquitted.nonzero(as_tuple=True)
     state[tried[rows], outputs[places]] = int(State.UNRESOLVED)
@@ -162,6 +168,13 @@ def acquitted(analytic: float, numeric: float, bar: float, scatter: float, along
         if inside or contradicts:
             return True
     return False
+
+
+def numeric_scatter(f: VectorFunction, x: Tensor, accused: Tensor) -> Tensor:
+    """Return how far each output moves when the inputs move by one rounding unit: the noise that conditioning makes."""
+    generator, here = torch.Generator().manual_seed(0), f(x)
+    moves = [(f(one_unit_away(x, generator)) - here).abs().nan_to_num(0.0) for _ in range(3)]
+    return torch.stack(moves).amax(dim=0) * accused
 
 
 def one_unit_away(x: Tensor, generator: torch.Generator) -> Tensor:

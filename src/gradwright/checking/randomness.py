@@ -13,14 +13,22 @@ import torch
 @contextmanager
 def fixed_random_state(seed: int) -> Iterator[None]:
     """Seed torch's and Python's generators inside the block (NumPy's too when it is loaded), restore them after."""
+    with preserved_random_state():
+        torch.manual_seed(seed)
+        random.seed(seed)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            numpy.random.seed(seed % 2**32)
+        yield
+
+
+@contextmanager
+def preserved_random_state() -> Iterator[None]:
+    """Put the states of torch's, Python's and NumPy's global generators back after the block."""
     numpy = sys.modules.get("numpy")
     python_state = random.getstate()
     numpy_state = numpy.random.get_state() if numpy is not None else None
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        if numpy is not None:
-            numpy.random.seed(seed % 2**32)
         try:
             yield
         finally:

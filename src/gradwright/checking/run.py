@@ -8,13 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from gradwright import torch_compat
 from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import Contract, all_contracts
 from gradwright.checking.limits import TimeLimitError, time_limit
+from gradwright.checking.randomness import preserved_random_state
 from gradwright.checking.report import (
     ContractResult,
     Finding,
@@ -131,8 +130,8 @@ def check_subject(
     required = _known_ids("require", require)
     if type(seed) is not int or seed < 0:  # a bool is no seed
         raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
-    # Whatever the subject draws from torch's global generator leaves the caller's stream where it was.
-    with torch.random.fork_rng(devices=[]):
+    # Whatever the subject draws from a global generator leaves the caller's stream where it was.
+    with preserved_random_state():
         cases = [Case(subject, sample, level=level, seed=seed) for sample in samples]
         results = [_examine_all(contract, cases, required, observe) for contract in chosen]
         results = [_as_consequence(contract, result, results) for contract, result in zip(chosen, results)]
@@ -215,14 +214,20 @@ def _support(outcomes: Sequence[Outcome]) -> tuple[Support, ...]:
 
 def _examine(contract: Contract, case: Case) -> Outcome:
     limit = SECONDS_PER_CONTRACT[case.level]
+    if case.hangs:
+        return Outcome("unresolved", "not tried: backward did not return within the limit of an earlier contract")
     try:
         with time_limit(limit):
             outcome = contract.examine(case)
     except TimeLimitError:
+        case.hangs = case.audit is None
         return Outcome("unresolved", f"stopped after {limit:g} s; a smaller sample or a higher level would finish")
     except SampleError:
         raise
-    except Exception as error:  # the subject failed in a way the contract did not foresee: say so, check the rest
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the subject failed in a way the contract did not foresee: say so, check the rest
         return Outcome("unresolved", f"could not be examined: {describe_exception(error)}")
     if contract.depends_on_meaning and case.sample.provenance in GUESSED:
         return _soften(outcome)

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from gradwright.checking.domain import parse_domain
+from gradwright.checking.limits import TimeLimitError, time_limit
 from gradwright.errors import SampleError, describe_exception, did_you_mean
 from gradwright.typing import Provenance, TensorFunction
 
@@ -31,6 +32,8 @@ KEYS = ("args", "kwargs", "surrogate", "reference", "domain", "name")
 
 MAPPING_NAME = "gradwright_samples"
 FUNCTION_PREFIX = "samples_"
+MAX_SECONDS = 60.0
+"""A declaration that takes longer is stopped."""
 MAX_SAMPLES = 100
 """More samples than this from one declaration is taken for an endless generator."""
 
@@ -93,7 +96,7 @@ def _items(declaration: Any, owner: str) -> Iterator[Any]:
                 item = next(iterator)
             except StopIteration:
                 return
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise SampleError(
                     f"{owner}: raised {describe_exception(error)}; expected samples; mend the declaration."
                 ) from error
@@ -104,8 +107,13 @@ def _items(declaration: Any, owner: str) -> Iterator[Any]:
 
 def _call(function: Callable[[], Any], owner: str) -> Any:
     try:
-        return function()
-    except Exception as error:
+        with time_limit(MAX_SECONDS):
+            return function()
+    except TimeLimitError:
+        raise SampleError(
+            f"{owner}: did not return within {MAX_SECONDS:g} s; expected samples; build smaller ones."
+        ) from None
+    except (Exception, SystemExit) as error:
         raise SampleError(
             f"{owner}: raised {describe_exception(error)}; expected samples; mend the declaration."
         ) from error

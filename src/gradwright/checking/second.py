@@ -12,8 +12,8 @@ from torch import Tensor
 from gradwright import torch_compat
 from gradwright.checking.audit import graph_nodes
 from gradwright.checking.case import Case
-from gradwright.checking.differences import Behaviour, Estimate, VectorFunction, differentiate_sum
-from gradwright.checking.judge import UNRESOLVED_BAR, acquitted
+from gradwright.checking.differences import FIRST_STEP, Behaviour, Estimate, VectorFunction, differentiate_sum
+from gradwright.checking.judge import SCATTER_SAFETY, UNRESOLVED_BAR, acquitted, one_unit_away
 from gradwright.checking.parts import Pass
 from gradwright.checking.projection import rounding_of_sum
 
@@ -103,6 +103,8 @@ def directional(
     # Along directions as large as x the rule itself is the natural size of its derivative.
     visible = max(size, 1e-3 * float(terms(x).nan_to_num(0.0).abs().sum()))
     allowed = rounding_of_sum(case.epsilon, products) + 1e-10 * size
+    if math.isinf(analytic):
+        return Directional(name, analytic, numeric, bar, False, True)  # it may well be infinite here
     if not math.isfinite(analytic):
         allowed = 0.0  # nothing to round
     if int(estimate.behaviour) >= Behaviour.JUMP or not torch.isfinite(estimate.bar).item():
@@ -111,6 +113,11 @@ def directional(
         return Directional(name, 0.0, 0.0, 0.0, False, False)
     wrong = not (float(estimate.lower) - allowed <= analytic <= float(estimate.upper) + allowed)
     if wrong:
+        generator = case.generator("second order scatter")
+        here = float(terms(x).sum())
+        noise = max(abs(float(terms(one_unit_away(x, generator)).sum()) - here) for _ in range(3))
+        cancelled = case.epsilon * max(case.natural_slopes) * products.numel()
+        allowed += SCATTER_SAFETY * (noise / FIRST_STEP + cancelled)
         scatter = abs(again() - analytic)
         wrong = not acquitted(analytic, numeric, bar + allowed, scatter, along)
         return Directional(name, analytic, numeric, bar + allowed, wrong, not wrong)

@@ -106,7 +106,7 @@ def _broken(contract: Contract, case: Case) -> Finding | None:
     return outcome.findings[0] if outcome.verdict == "fail" and outcome.findings else None
 
 
-def _raises(case: Case, error: Exception) -> Fault:
+def _raises(case: Case, error: BaseException) -> Fault:
     place = user_location(error)
     message = f"backward raises {describe_exception(error)}{f' at {place}' if place else ''}."
     hint = "let backward handle such inputs, or let forward refuse them."

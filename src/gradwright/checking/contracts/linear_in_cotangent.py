@@ -58,8 +58,10 @@ class Deviation:
     def excess(self) -> Tensor:
         """How far each element is outside its allowance, as a multiple of it; NaN counts as infinitely far."""
         both_nan = self.got.isnan() & self.want.isnan()
+        # Where a term is infinite (the slope is), infinity minus infinity is no fault of the rule.
+        excused = both_nan | self.size.isinf() | (self.got == self.want)
         ratio = (self.got - self.want).abs() / self.allowed
-        return torch.where(both_nan | (self.got == self.want), 0.0, ratio.nan_to_num(torch.inf))
+        return torch.where(excused, 0.0, ratio.nan_to_num(torch.inf))
 
     @property
     def broken(self) -> bool:
@@ -83,8 +85,8 @@ def examine(case: Case) -> Outcome:
     relative, of_largest = max(RELATIVE, 64 * case.epsilon), max(OF_LARGEST, 16 * case.epsilon)
 
     def against(got: Tensor, want: Tensor, size: Tensor, scale: float = 1.0) -> Deviation:
-        size = size.nan_to_num(0.0, 0.0, 0.0).abs()
-        return Deviation(got, want, size, relative * size + of_largest * abs(scale) * largest + 1e-300)
+        finite = size.nan_to_num(0.0, 0.0, 0.0).abs()
+        return Deviation(got, want, size.abs(), relative * finite + of_largest * abs(scale) * largest + 1e-300)
 
     # Where the derivative itself is infinite, zero times infinity is no fault of the rule.
     zero = against(torch.where(at_v.isfinite(), at_zero, 0.0), torch.zeros_like(at_zero), at_v)
@@ -145,7 +147,9 @@ def _convicted(case: Case, deviation: Deviation, cotangents: list[Tensor]) -> bo
         moved = {k: one_unit_away(x, generator) for k, x in enumerate(case.base)}
         changes = [(join(case.pull_all(c, moved)) - b).abs() for c, b in zip(cotangents, base)]
         scatter = scatter.maximum(sum(changes[1:], changes[0]).nan_to_num(0.0, 0.0, 0.0))
-    deviation.allowed.add_(OF_SCATTER * (scatter + scatter.median()))
+    natural = torch.cat([torch.full((n,), slope, dtype=torch.float64) for n, slope in zip(case.n, case.natural_slopes)])
+    largest = max(float(c.abs().max()) for c in cotangents)
+    deviation.allowed.add_(OF_SCATTER * (scatter + scatter.median() + case.epsilon * largest * natural))
     return deviation.broken
 
 
