@@ -162,7 +162,7 @@ CHECKERS: dict[str, Callable[..., Verdict]] = {
     "gradgradcheck": torch_checker(gradgradcheck, 300),
     "one direction": one_direction,
 }
-QUICK_CHECKERS = ("gradwright quick", "gradwright standard", "gradcheck slow", "gradcheck fast")
+QUICK_CHECKERS = ("gradwright quick", "gradcheck slow")
 
 
 # -------------------------------------------------------------------- jobs

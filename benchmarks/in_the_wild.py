@@ -27,6 +27,18 @@ PAGE = ROOT / "docs" / "in-the-wild.md"
 SAMPLES = Path(__file__).with_name("_wild_samples.py")
 PACKAGES = ("entmax==1.3", "snntorch==1.0.0")
 TARGETS = ("entmax", "snntorch.surrogate", "snntorch.functional", "snntorch._neurons")
+CONTRACTS = (
+    "gradient-count",
+    "gradient-shape-and-dtype",
+    "linear-in-cotangent",
+    "matches-differences",
+    "matches-surrogate",
+    "second-order",
+    "cotangent-untouched",
+    "inputs-untouched",
+    "saved-through-hooks",
+)
+"""Those whose every finding on these packages has been examined by hand; see the docs page."""
 TABLES = {"guessed": "Inputs guessed", "declared": "Inputs and surrogates declared"}
 SIGNS = {"pass": "✓", "fail": "✗", "suspect": "!", "unresolved": "?", "unsupported": "–", "skipped": "·"}
 
@@ -63,7 +75,7 @@ def check(name: str, level: str) -> dict[str, Any]:
     samples = ["--samples", str(SAMPLES)] if name == "declared" else []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.json"
-        options = [*samples, "--level", level, "--seed", "1", "--json", str(path)]
+        options = [*samples, "--only", ",".join(CONTRACTS), "--level", level, "--seed", "1", "--json", str(path)]
         subprocess.run(
             [sys.executable, "-W", "ignore", "-m", "gradwright", "check", *TARGETS, *options],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HOME), str(ROOT / "src")])},
