@@ -81,7 +81,7 @@ def test_bars_are_narrow_on_an_easy_function() -> None:
         (lambda x: x.sign() * x.abs() ** (1 / 3), 0.0, Behaviour.ROOT),
         (lambda x: x * x.abs(), 0.0, Behaviour.SMOOTH),
         (torch.relu, 3e-7, Behaviour.SMOOTH),
-        (lambda x: torch.relu(x - 1), 1 + 1e-9, Behaviour.SMOOTH),
+        (lambda x: torch.relu(x - 1), 1 + 1e-7, Behaviour.SMOOTH),
         (torch.round, 0.3, Behaviour.SMOOTH),
     ],
 )
