@@ -132,6 +132,48 @@ def test_the_global_random_stream_is_left_alone() -> None:
     assert torch.equal(torch.rand(2), expected)
 
 
+def test_every_global_random_state_is_put_back() -> None:
+    import random
+
+    import numpy as np
+
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    gw.check(lambda t: t * random.random() * float(np.random.rand()), x(3), only="matches-differences")
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_a_backward_that_exits_is_reported() -> None:
+    def exits(ctx: Any, g: Tensor) -> Any:
+        raise SystemExit(0)
+
+    report = gw.check(variant(Exp, "Exits", backward=exits), x(3), level="quick")
+    assert "SystemExit" in report["matches-differences"].message
+    assert not report
+
+
+def test_a_backward_that_hangs_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    from gradwright.checking import run
+
+    def hangs(ctx: Any, g: Tensor) -> Any:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setitem(run.SECONDS_PER_CONTRACT, "quick", 0.2)
+    start = time.monotonic()
+    report = gw.check(variant(Exp, "Hangs", backward=hangs), x(3), level="quick")
+    assert time.monotonic() - start < 5
+    assert any("not tried" in result.message for result in report.unresolved)
+
+
+def test_outputs_that_cannot_be_found_are_an_error() -> None:
+    import types
+
+    with pytest.raises(SampleError, match="returned no tensor that can be found"):
+        gw.check(lambda t: types.SimpleNamespace(a=t * 2), x(3))
+
+
 def several(target: Any, *samples: Sample) -> Report:
     return check_subject(as_subject(target), samples, seed=0)
 

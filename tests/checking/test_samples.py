@@ -60,9 +60,14 @@ def endless() -> Any:
         yield X
 
 
+def exiting() -> Any:
+    raise SystemExit(0)
+
+
 @pytest.mark.parametrize(
     ("declaration", "text"),
     [
+        (exiting, "samples_F: raised SystemExit"),
         (3, "samples_F: sample 1 is of type int"),
         ({"arg": (X,)}, "unknown key 'arg'.*Did you mean 'args'"),
         ({"args": 3}, "`args` is of type int"),
@@ -84,3 +89,15 @@ def test_values_are_described_in_a_few_words() -> None:
     assert "strides (1, 2)" in describe_value(torch.zeros(3, 2).t())
     assert describe_value(2) == "2"
     assert len(describe_value("a" * 100)) <= 40
+
+
+def test_a_declaration_that_does_not_return_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradwright.checking import samples
+
+    def forever() -> Any:
+        while True:
+            pass
+
+    monkeypatch.setattr(samples, "MAX_SECONDS", 0.05)
+    with pytest.raises(SampleError, match="did not return within"):
+        declared_samples(forever, "samples_F")

@@ -14,11 +14,12 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from gradwright.checking.differences import Behaviour, Estimate, VectorFunction, differentiate
+from gradwright.checking.differences import FIRST_STEP, Behaviour, Estimate, VectorFunction, differentiate
 
 MAX_PROSECUTED = 24
 """Columns that are prosecuted; when all of them are convicted the others stand accused by the same evidence."""
 MAX_PROSECUTED_OUTPUTS = 256
+FINEST_STAIRS = 1e-6
 SCATTER_SAFETY = 16.0
 """What the noise of an ill-conditioned forward may add to a difference at a step somewhat finer than the first."""
 PROSECUTION_SCALES = (1e-3, 1e-6, 1e-9, 1e-11)
@@ -130,8 +131,9 @@ def prosecute(
         inside = (a >= finer.lower - allowed) & (a <= finer.upper + allowed)
         contradicts = (finer.value - value).abs() > 2 * (finer.bar + bar) + allowed
         # Stairs: coarse steps see their slope, fine ones nothing, and a zero gradient is right almost everywhere.
-        if scale == PROSECUTION_SCALES[0]:
-            acquitted |= guilty & ~finer.moved & (a == 0)
+        if scale >= FINEST_STAIRS:
+            visible = FIRST_STEP * scale >= 100 * epsilon[outputs]  # not stairs of a low precision inside
+            acquitted |= guilty & ~finer.moved & (a == 0) & visible
         acquitted |= guilty & (finer.bar <= r / 2) & finer.moved & (inside | contradicts)
     rows, places = acquitted.nonzero(as_tuple=True)
     state[tried[rows], outputs[places]] = int(State.UNRESOLVED)

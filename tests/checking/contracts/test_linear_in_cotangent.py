@@ -37,6 +37,11 @@ def test_right_ones_pass() -> None:
         "0 times inf is no fault"
     )
     assert result(lambda t: t.logcumsumexp(0), x(50) * 30).verdict == "pass"
+    assert result(lambda t: t.softmax(-1).sum(-1), x(3, 5)).verdict == "pass", "the true gradient is zero"
+    saturated = torch.tensor([0.0, 28.0, 3.5], dtype=torch.float64)
+    assert result(lambda t: t.softmax(0), saturated).verdict == "pass", "large terms cancel"
+    zeros = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
+    assert result(torch.sqrt, zeros).verdict == "pass", "infinity minus infinity is no fault"
     assert result(lambda t: t.float().sin().double(), x(20)).verdict == "pass", "rounding of a float32 forward"
 
 

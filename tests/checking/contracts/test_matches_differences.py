@@ -92,6 +92,14 @@ RIGHT: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "large relu": (torch.relu, (x(5000),)),
     "large float32": (torch.tanh, (torch.randn(3000),)),
     "derivative zero almost everywhere": (torch.round, (x(5),)),
+    "stairs finer than the steps": (lambda a: (a * 1000).round() / 1000, (x(5),)),
+    "relu at many zeros": (torch.relu, (torch.cat([torch.zeros(150, dtype=torch.float64), x(150)]),)),
+    "relu6 at both bounds": (F.relu6, (t(0.0, 6.0),)),
+    "clamp at bounds far apart": (lambda a: a.clamp(0, 100), (t(0.0, 100.0),)),
+    "two zeros under a root": (torch.sqrt, (torch.cat([torch.zeros(2, dtype=torch.float64), x(198).abs()]),)),
+    "three-way tie sorted": (lambda a: a.sort()[0], (t(1.0, 1.0, 0.5, 1.0),)),
+    "three-way tie, two largest": (lambda a: a.topk(2)[0], (t(1.0, 1.0, 1.0, 0.0),)),
+    "Cholesky factor": (torch.linalg.cholesky, (torch.diag(t(1.0, 2.0, 3.0)) + 0.1,)),
 }
 
 
@@ -186,6 +194,13 @@ def test_backward_that_raises_is_reported_with_its_place() -> None:
     assert found.verdict == "fail"
     assert "AttributeError" in found.message
     assert "of test_matches_differences.py" in found.message
+
+
+def test_reentrant_checkpoint_is_unsupported() -> None:
+    def f(a: Tensor) -> Any:
+        return torch.utils.checkpoint.checkpoint(torch.sin, a, use_reentrant=True)
+
+    assert result(f, x(3)).verdict == "unsupported"
 
 
 def test_forward_only_is_unsupported() -> None:

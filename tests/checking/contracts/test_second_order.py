@@ -138,6 +138,10 @@ def test_nan_second_derivative_is_named() -> None:
     assert result(RootSquare, x(3)).verdict == "pass"
 
 
+def test_infinite_second_derivative_is_not_accused() -> None:
+    assert result(lambda t: t**1.5, torch.tensor([0.0, 1.0], dtype=torch.float64)).verdict != "fail"
+
+
 def test_once_more_wrong_factor() -> None:
     class Cube(Function):
         @staticmethod
