@@ -17,6 +17,7 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.checking.case import Case
+from gradwright.checking.differences import signed
 from gradwright.errors import describe_exception
 
 
@@ -93,9 +94,7 @@ def _watch(case: Case) -> Audit:
 
 def random_cotangent(case: Case, salt: str = "cotangent") -> torch.Tensor:
     """Draw a signed full-mantissa cotangent vector, entries bounded away from zero."""
-    generator = case.generator(salt)
-    signs = torch.randint(0, 2, (case.m,), generator=generator).to(torch.float64) * 2 - 1
-    return signs * (0.5 + torch.rand(case.m, generator=generator, dtype=torch.float64))
+    return signed(case.m, case.generator(salt))
 
 
 def functions_in_graph(case: Case) -> list[type[Function]]:

@@ -291,12 +291,10 @@ def _try_joint_directions(
     flagged[elements[state == State.SUBGRADIENT]] = True
     if int(flagged.sum()) < 2 or pattern.groups < 2:
         return
-    generator = case.generator("joint directions")
-    signs = torch.randint(0, 2, (2, case.n[k]), generator=generator).to(torch.float64) * 2 - 1
-    size = 0.5 + torch.rand(2, case.n[k], generator=generator, dtype=torch.float64)
+    random = signed(2 * case.n[k], case.generator("joint directions")).reshape(2, -1)
     x = case.base[k]
     scale = element_steps(x) / FIRST_STEP
-    directions = torch.cat([torch.ones(1, case.n[k], dtype=torch.float64), signs * size]) * flagged * scale
+    directions = torch.cat([torch.ones(1, case.n[k], dtype=torch.float64), random]) * flagged * scale
     steps = torch.full((len(directions),), FIRST_STEP, dtype=torch.float64)
     epsilon = case.output_epsilon()[case.output_slice(o)]
     estimate = differentiate(block_function(case, k, o), x, directions, steps, epsilon)
