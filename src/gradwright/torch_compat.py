@@ -5,6 +5,9 @@ Nothing else in the package may touch a name of torch that starts with an unders
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gradwright.errors import missing_torch
@@ -95,6 +98,21 @@ def edits(tensor: Any) -> int:
 def is_delayed_error(node: Any) -> bool:
     """Tell whether a graph node is the one that ``once_differentiable`` leaves to raise when it is run."""
     return type(node).__name__ == "Error"
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Run without torch's structured trace of what it compiles.
+
+    The trace ignores ``logging.disable`` and is written for every handler that the logger has. pytest gives one to each
+    logger that does not propagate, so that a failing test would show hundreds of empty lines of it (pytest 9.2).
+    """
+    logger = logging.getLogger("torch.__trace")
+    handlers, logger.handlers = logger.handlers, []
+    try:
+        yield
+    finally:
+        logger.handlers = handlers
 
 
 def reset_compiler() -> None:

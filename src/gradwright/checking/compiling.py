@@ -25,7 +25,7 @@ def fresh_compiler() -> Iterator[None]:
     disabled = logging.root.manager.disable
     torch_compat.reset_compiler()
     try:
-        with quiet():
+        with quiet(), torch_compat.untraced():
             logging.disable(logging.CRITICAL)
             yield
     finally:

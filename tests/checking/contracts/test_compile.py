@@ -82,6 +82,26 @@ def test_the_state_of_the_compiler_and_of_logging_is_left_alone() -> None:
     assert logging.root.manager.disable == before
 
 
+def test_the_structured_trace_of_torch_stays_quiet() -> None:
+    trace, seen = logging.getLogger("torch.__trace"), _Records()
+    trace.addHandler(seen)  # as pytest does with each logger that does not propagate
+    try:
+        assert result(Exp, x(3)).verdict == "pass"
+        assert seen in trace.handlers
+    finally:
+        trace.removeHandler(seen)
+    assert not seen.records
+
+
+class _Records(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
 def test_quick_never_compiles() -> None:
     report = gw.check(Exp, x(3), level="quick", seed=0)
     assert not {"compile", "compile-with-func", "export"} & {r.id for r in report.results}
