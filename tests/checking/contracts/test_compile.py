@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -75,8 +76,6 @@ def test_a_dropped_rule_is_said_to_be_replaced() -> None:
 
 
 def test_the_state_of_the_compiler_and_of_logging_is_left_alone() -> None:
-    import logging
-
     before = logging.root.manager.disable
     result(Exp, x(3))
     assert logging.root.manager.disable == before
