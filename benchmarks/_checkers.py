@@ -41,6 +41,7 @@ def gradwright(level: str) -> Callable[..., Verdict]:
         bad = [r for r in report.results if r.verdict in ("fail", "suspect")]
         lines = [f"{r.id}: {r.message}" for r in bad]
         lines += [f"{f.message} {f.hint or ''} {f.where or ''}" for r in bad for f in r.findings]
+        lines += report.notes
         return not bad, False, "\n".join(lines), {r.id: r.verdict for r in report.results}
 
     return run
@@ -193,7 +194,8 @@ def check_defect(job: tuple[int, str, int]) -> Row:
     if not passed and entry.twin is not None:
         plain = {key: value for key, value in options.items() if key != "require"}
         right = _checked(name, entry.subject("twin"), entry.arguments("twin"), plain, seed)[0]
-    found = not passed and right
+    noticed = entry.note is not None and re.search(entry.note, said) is not None
+    found = (noticed or not passed) and right
     named = found and entry.words is not None and re.search(entry.words, said) is not None
     return {
         "defect": _label(entry),

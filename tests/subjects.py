@@ -163,3 +163,33 @@ def variant(base: type[Function], name: str, **methods: Any) -> type[Function]:
 def x(*shape: int, seed: int = 0) -> Tensor:
     """A float64 tensor of random values."""
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def by_hand(function: Any) -> type[Function]:
+    """Return a Function of one output whose backward is autograd's own derivative of ``function``: a right rule."""
+
+    class ByHand(Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Tensor:
+            ctx.constants = [None if _differentiable(v) else v for v in inputs]
+            ctx.save_for_backward(*(v for v in inputs if _differentiable(v)))
+            return function(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            again, saved = torch.is_grad_enabled(), ctx.saved_tensors
+            with torch.enable_grad():
+                own = [
+                    t.view_as(t) if again and t.requires_grad else t.detach().requires_grad_()
+                    for t in ctx.saved_tensors
+                ]
+                tensors = iter(own)
+                out = function(*(next(tensors) if c is None else c for c in ctx.constants))
+                gradients = iter(torch.autograd.grad(out, own, g, create_graph=again, allow_unused=True))
+            return tuple(next(gradients) if c is None else None for c in ctx.constants)
+
+    return ByHand
+
+
+def _differentiable(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())

@@ -14,6 +14,9 @@ Verdict: TypeAlias = Literal["pass", "fail", "suspect", "unsupported", "unresolv
 Provenance: TypeAlias = Literal["declared", "recorded", "typed", "synthesised"]
 """Where a sample came from."""
 
+GUESSED: tuple[Provenance, ...] = ("typed", "synthesised")
+"""Provenances under which a failure may be the fault of the inputs."""
+
 TensorFunction: TypeAlias = Callable[..., Any]
 """A callable that takes tensors (and other values) and returns a tensor or a container of tensors."""
 

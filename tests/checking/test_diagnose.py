@@ -115,6 +115,10 @@ def zero_by_zero(ctx: Any, g: Tensor) -> Tensor:
     return g * ctx.saved_tensors[0] * 0 / 0
 
 
+def noisy(ctx: Any, g: Tensor) -> Tensor:
+    return g * ctx.saved_tensors[0] * (1 + 1e-3 * torch.rand_like(g))
+
+
 def late(ctx: Any, g: Tensor) -> Tensor:
     grad = g * ctx.saved_tensors[0]
     return torch.cat([grad[:1] * 0, grad[:-1]])
@@ -162,12 +166,8 @@ CASES: list[tuple[str, Any, tuple[Any, ...], str]] = [
     ("imaginary-part-dropped", variant(ComplexSquare, "W", backward=real_only), (Z,), "imaginary"),
     ("low-rank", Softmax, (x(6),), "treated as a constant"),
     ("zero-region", exp_with(with_hole), (x(6),), "from index [4] on"),
-    (
-        "not-a-number",
-        exp_with(zero_by_zero),
-        (x(3),),
-        "NaN",
-    ),
+    ("not-a-number", exp_with(zero_by_zero), (x(3),), "NaN"),
+    ("random", exp_with(noisy), (x(3),), "draws random numbers"),
 ]
 
 

@@ -118,11 +118,11 @@ def captured(lost: bool) -> Any:
     class Scaled(Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * scale.detach()
+            return x * scale
 
         @staticmethod
         def backward(ctx: Any, g: Tensor) -> Any:
-            return g * scale.detach()
+            return g * scale
 
     if lost:
         return lambda x: Scaled.apply(x)
@@ -201,8 +201,9 @@ DEFECTS = [
         ListArgument,
         Spread,
         lambda: ([x(3), x(3, seed=1)],),
-        (*REACH, "matches-differences"),
-        r"list|container|requires grad",
+        (),
+        None,
+        raises="autograd does not track tensors inside containers",
         case="I4",
         twin_inputs=lambda: (x(3), x(3, seed=1)),
     ),
@@ -229,8 +230,9 @@ DEFECTS = [
         BackwardOnModule(),
         rule(lambda x: x.round(), lambda g, x: 0 * g, name="Round"),
         lambda: (3 * x(4),),
-        REACH,
-        r"never called|backward",
+        (),
+        None,
+        note="never called",
         case="I8",
     ),
     Defect(

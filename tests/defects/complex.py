@@ -22,9 +22,10 @@ DEFECTS = [
         rule(lambda z: z * z, lambda g, z: g * 2 * z, name="Square"),
         SQUARE,
         lambda: (x(4),),
-        ("extreme-values", "shapes", "low-precision", "input-layouts"),
+        ("shapes",),
         r"conjugate|complex",
         76,
+        level="full",
     ),
     Defect(
         "imaginary part of the gradient dropped",

@@ -40,8 +40,9 @@ def normalised(x: Tensor) -> Tensor:
 
 
 def normalised_vjp(g: Tensor, x: Tensor) -> Tensor:
-    size = 1 + 0.01 * x.norm()
-    return g / size - x * (g * x).sum() * 0.01 / (x.norm() * size**2)
+    norm = x.norm()
+    size = 1 + 0.01 * norm
+    return g / size - torch.where(norm == 0, 0.0, x * (g * x).sum() * 0.01 / (norm * size**2))
 
 
 DEFECTS = [

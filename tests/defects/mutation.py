@@ -178,24 +178,6 @@ class SavedInputOverwritten(Function):
         return x.data.clone()
 
 
-class ReturnsView(Function):
-    """Returns a view of its input, which shares its memory."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.detach()[1:]
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return torch.nn.functional.pad(g, (1, 0))
-
-
-class ReturnsCopy(ReturnsView):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x[1:].clone()
-
-
 def static_gradient() -> Any:
     buffer: dict[torch.Size, Tensor] = {}
 
@@ -367,13 +349,5 @@ DEFECTS = [
         (),
         case="H7",
         control=True,
-    ),
-    Defect(
-        "output shares the memory of the input, hidden from autograd",
-        ReturnsView,
-        ReturnsCopy,
-        lambda: (x(4),),
-        ("inputs-untouched", "no-shared-state", "saved-untouched"),
-        r"memory|view|shares|alias",
     ),
 ]

@@ -109,7 +109,8 @@ def test_the_traceback_is_shown_for_what_the_user_named(make, named, verbose, sh
 
 
 def test_a_suspect_finding_is_no_failure_and_says_that_inputs_were_guessed(make):
-    text = plain_text([make.report("Guessed", make.result(verdict="suspect")), make.report()])
+    guessed = (SampleNote("synthesised", "x: float64 (3,)"),)
+    text = plain_text([make.report("Guessed", make.result(verdict="suspect"), samples=guessed), make.report()])
     assert "! SUSPECT Guessed: matches-differences" in text
     assert "declare samples to be sure" in re.sub(r"\s+", " ", text)
     assert "1 passed, 0 failed, 1 suspect" in text

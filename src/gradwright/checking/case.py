@@ -219,7 +219,8 @@ class Case:
         run = self.forward(flats)
         with self.sandbox():
             gradients = run.gradients(self.cotangents(v))
-        return [None if g is None else to_flat(g.detach()).to(torch.float64) for g in gradients]
+        # Copies: a rule that returns the same buffer at every call must not change what an earlier call gave.
+        return [None if g is None else to_flat(g.detach()).to(torch.float64, copy=True) for g in gradients]
 
     def pull_all(self, v: Tensor, flats: Mapping[int, Tensor] | None = None) -> list[Tensor]:
         """Like :meth:`pull`, with zeros where backward gives no gradient."""

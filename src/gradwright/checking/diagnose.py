@@ -14,6 +14,7 @@ Hypothesis = Callable[[Block, Sequence[Block]], Diagnosis | None]
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
     hypotheses.not_a_number,
+    hypotheses.random,
     hypotheses.dropped,
     hypotheses.surrogate,
     hypotheses.cotangent_ignored,

@@ -24,6 +24,17 @@ def not_a_number(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     )
 
 
+def random(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    """Backward draws random numbers, so that its gradient is another one for each random state."""
+    if block.case.backward_randomness == "none":
+        return None
+    return Diagnosis(
+        "random",
+        "backward draws random numbers, and the gradient moves with them (it was seeded for the check)",
+        "draw the numbers in forward, save them and use the saved ones; for stochastic rounding declare surrogate=",
+    )
+
+
 def dropped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     """Backward gives nothing for an input that the output moves with."""
     none = block.comparison.none

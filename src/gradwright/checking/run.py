@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from gradwright import torch_compat
 from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
@@ -27,13 +29,10 @@ from gradwright.checking.report import (
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.errors import OptionError, SampleError, describe_exception, unknown_choice
-from gradwright.typing import LEVELS, Level, TensorFunction, Verdict
+from gradwright.typing import GUESSED, LEVELS, Level, TensorFunction, Verdict
 
 SECONDS_PER_CONTRACT: dict[Level, float] = {"quick": 10.0, "standard": 60.0, "full": 600.0}
 """A contract that takes longer on one sample is stopped and reported as unresolved."""
-
-GUESSED = ("typed", "synthesised")
-"""Provenances under which a failure may be the guess's fault."""
 
 
 def check(
@@ -306,7 +305,14 @@ def _describe(case: Case) -> str:
 
 def _remarks(subject: Subject, cases: Sequence[Case]) -> Iterator[str]:
     if any(case.randomness == "seeded" for case in cases):
-        yield "the subject draws random numbers: it was checked with the same random state at every call"
+        yield (
+            "the subject draws random numbers: it was checked with the same random state at every call; seed it "
+            "(torch.manual_seed) where a value must be reproduced"
+        )
+    if isinstance(subject.target, torch.nn.Module):
+        for owner in {type(module) for module in subject.target.modules()}:
+            if "backward" in vars(owner) and not owner.__module__.startswith("torch."):
+                yield f"`{owner.__name__}.backward` is never called by PyTorch, which differentiates `forward`"
     if subject.function is None and cases and not cases[0].detached:
         found = [f.__name__ for f in functions_in_graph(cases[0])]
         if found:

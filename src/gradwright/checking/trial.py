@@ -209,10 +209,14 @@ def _not_finite(case: Case, k: int, i: int, got: float) -> Fault | Unjudged:
     directions = torch.stack([one_hot(case.n[k], [i])[0], signed(case.n[k], generator)])
     steps = torch.stack([element_steps(x)[i], element_steps(x).min()])
     estimate = differentiate(lambda flat: case.value({k: flat}), x, directions, steps, case.output_epsilon())
-    if bool((estimate.behaviour >= Behaviour.JUMP).any()) or not bool(estimate.bar.isfinite().all()):
+    # A slope that grows without end but slowly, as that of x log x at 0, looks smooth but never settles.
+    settled = estimate.bar <= UNRESOLVED_BAR * estimate.value.abs().clamp(min=1.0)
+    settled |= (estimate.behaviour == Behaviour.KINK) & estimate.bar.isfinite()
+    if bool((estimate.behaviour >= Behaviour.JUMP).any()) or not bool(settled.all()):
         return Unjudged()
     name = case.inputs[k].name
-    message = f"the gradient of `{name}` is {got}, although the function is finite there and so are its slopes."
+    shown = "NaN" if math.isnan(got) else f"{got}"
+    message = f"the gradient of `{name}` is {shown}, although the function is finite there and so are its slopes."
     hint = "a quotient or a power of zero in backward: mask its input (torch.where on the input, not on the result)."
     where = Where(input=name, index=case.locate_input(k, i))
     numeric = float(estimate.value[0].abs().max()) if case.m == 1 else None

@@ -13,6 +13,7 @@ from torch import Tensor
 from gradwright import torch_compat
 from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
+from gradwright.checking.report import Outcome
 from gradwright.errors import GradwrightError
 
 Place: TypeAlias = tuple[int, int]
@@ -87,6 +88,16 @@ def try_vary(case: Case, changed: Mapping[Place, Tensor]) -> Case | None:
         return variant if bool(variant.value().isfinite().all()) else None
     except GradwrightError:
         return None
+
+
+def without_rule(case: Case) -> Outcome | None:
+    """Return the outcome of a contract that leaves the sample when only PyTorch's own derivatives take part, else None.
+
+    Away from the sample they have faults of their own, and some of their kernels crash on sizes that do not fit.
+    """
+    if is_hand_written(case):
+        return None
+    return Outcome("skipped", "no hand-written gradient takes part; PyTorch's own are judged on the sample only")
 
 
 def is_hand_written(case: Case) -> bool:

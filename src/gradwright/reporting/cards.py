@@ -78,7 +78,7 @@ def _checked(report: Report, anchor: str) -> list[Markup]:
         for number, finding in enumerate(findings):
             name = f"{anchor}.{result.id}" + (f".{number + 1}" if number else "")
             pictures = _pictures(result) if number == 0 else []
-            parts.append(_finding(result, finding, name, pictures))
+            parts.append(_finding(report, result, finding, name, pictures))
     parts.append(_examined(report, anchor))
     if report.support:
         parts.append(_support(report))
@@ -91,7 +91,7 @@ def _checked(report: Report, anchor: str) -> list[Markup]:
     return parts
 
 
-def _finding(result: ContractResult, finding: Finding, name: str, pictures: Sequence[Markup]) -> Markup:
+def _finding(report: Report, result: ContractResult, finding: Finding, name: str, pictures: Sequence[Markup]) -> Markup:
     where = str(finding.where) if finding.where is not None else ""
     parts = [
         element(
@@ -104,7 +104,7 @@ def _finding(result: ContractResult, finding: Finding, name: str, pictures: Sequ
         _values(finding),
     ]
     if finding.verdict == "suspect":
-        parts.append(element("p", "The inputs were guessed: declare samples to be sure.", cls="aside"))
+        parts.append(element("p", f"Only a suspicion: {summary.doubt(report)}.", cls="aside"))
     if finding.hint:
         parts.append(element("p", element("b", "What to do: "), prose(finding.hint), cls="hint"))
     if finding.repro:

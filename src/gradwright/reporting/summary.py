@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from gradwright.checking.contracts import QUESTIONS
 from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report
-from gradwright.typing import VERDICTS, Verdict
+from gradwright.typing import GUESSED, VERDICTS, Verdict
 
 Status: TypeAlias = Literal["failed", "could not be run", "suspect", "nothing examined", "passed"]
 """What became of one subject."""
@@ -112,6 +112,13 @@ def location(entry: Entry) -> str:
     if entry.file is None:
         return ""
     return entry.file if entry.line is None else f"{entry.file}:{entry.line}"
+
+
+def doubt(report: Report) -> str:
+    """Say in half a sentence why a finding is only a suspicion."""
+    if any(note.provenance in GUESSED for note in report.samples):
+        return "the inputs were guessed; declare samples to be sure"
+    return "not certainly the fault of a rule of yours: read on"
 
 
 def provenance(report: Report) -> str:

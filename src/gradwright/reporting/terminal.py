@@ -109,7 +109,7 @@ def _finding(label: str, report: Report, result: ContractResult, finding: Findin
     style = STYLES[finding.verdict]
     where = f", {finding.where}" if finding.where is not None and str(finding.where) else ""
     place = summary.location(report)
-    suspect = " (the inputs were guessed; declare samples to be sure)" if finding.verdict == "suspect" else ""
+    suspect = f" ({summary.doubt(report)})" if finding.verdict == "suspect" else ""
     pen.line(
         pen.mark(finding.verdict),
         " ",

@@ -11,7 +11,7 @@ from torch.autograd import Function
 
 import gradwright as gw
 from gradwright.checking.report import ContractResult
-from tests.subjects import ComplexSquare, Exp, Gather, InPlaceDouble, Linear, RoundSTE, SinCos, variant, x
+from tests.subjects import ComplexSquare, Exp, Gather, InPlaceDouble, Linear, RoundSTE, SinCos, by_hand, variant, x
 
 
 def result(target: Any, *inputs: Any, seed: int = 0, **options: Any) -> ContractResult:
@@ -66,17 +66,17 @@ def test_right_ones_pass(seed: int, dtype: torch.dtype) -> None:
         (Linear, (torch.randn(2, 3, dtype=dtype), torch.randn(4, 3, dtype=dtype))),
         (Gather, (t, torch.tensor([0, 2, 2]))),
         (InPlaceDouble, (t,)),
-        (torch.rsqrt, (t.abs(),)),
-        (torch.sqrt, (t.abs(),)),
-        (torch.log, (t.abs(),)),
-        (lambda s: s.abs().pow(0.3), (t,)),
-        (torch.nn.functional.gelu, (t,)),
-        (torch.nn.functional.softplus, (t,)),
-        (lambda s: s.softmax(0), (t,)),
-        (lambda s: s.logsumexp(0), (t,)),
-        (torch.reciprocal, (t,)),
-        (torch.tan, (t,)),
-        (torch.special.erfcx, (t,)) if dtype == torch.float32 else (torch.erf, (t,)),
+        (by_hand(torch.rsqrt), (t.abs(),)),
+        (by_hand(torch.sqrt), (t.abs(),)),
+        (by_hand(torch.log), (t.abs(),)),
+        (by_hand(lambda s: s.abs().pow(0.3)), (t,)),
+        (by_hand(torch.nn.functional.gelu), (t,)),
+        (by_hand(torch.nn.functional.softplus), (t,)),
+        (by_hand(lambda s: s.softmax(0)), (t,)),
+        (by_hand(lambda s: s.logsumexp(0)), (t,)),
+        (by_hand(torch.reciprocal), (t,)),
+        (by_hand(torch.tan), (t,)),
+        (by_hand(torch.special.erfcx), (t,)) if dtype == torch.float32 else (by_hand(torch.erf), (t,)),
     ):
         found = result(target, *inputs, seed=seed)
         assert found.verdict == "pass", (target, found.message)
@@ -110,10 +110,15 @@ def test_a_tiny_number_divided_by_itself() -> None:
     assert found.verdict == "fail"
 
 
+def test_functions_that_meet_at_infinity_are_nobodys_fault() -> None:
+    found = result(lambda t: Exp.apply(-Exp.apply(t)), x(3))
+    assert found.verdict == "pass", found.message
+
+
 def test_a_declared_domain_is_kept() -> None:
     assert result(Naive, x(3).clamp(-2, 2), domain=(-300, 300)).verdict == "pass"
 
 
-def test_derivatives_of_pytorch_itself_are_suspected_only() -> None:
+def test_derivatives_of_pytorch_itself_are_not_judged() -> None:
     found = result(lambda t: torch.where(t < 50, t.exp().log(), t), x(3).abs())
-    assert found.verdict in ("suspect", "pass")
+    assert found.verdict == "skipped"

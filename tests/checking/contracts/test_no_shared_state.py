@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -74,17 +75,45 @@ def test_static_gradient_buffer() -> None:
     assert "a later backward overwrites the gradient of `x`" in found.message or "interleaved" in found.message
 
 
-def test_change_after_many_calls_is_seen_at_level_full() -> None:
+def test_change_after_many_calls_is_seen_where_something_counts_them() -> None:
     calls = [0]
 
     def backward(ctx: Any, g: Tensor) -> Tensor:
         calls[0] += 1
         (out,) = ctx.saved_tensors
-        return g * out * (1 if calls[0] < 30 else 2)
+        return g * out * (1 if calls[0] < 900 else 2)
 
-    assert result(variant(Exp, "Tires", backward=backward), x(3)).verdict == "pass"
-    calls[0] = 0
-    found = result(variant(Exp, "Tires", backward=backward), x(3), level="full")
+    found = result(variant(Exp, "Tires", backward=backward), x(3))
+    assert found.verdict == "fail"
+    assert "changes at repeated call" in found.message
+    assert "keeps state between calls (entry 0 of `calls`" in found.message
+
+
+def test_a_counter_that_changes_nothing_is_not_accused() -> None:
+    calls = [0]
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        calls[0] += 1
+        (out,) = ctx.saved_tensors
+        return g * out
+
+    found = result(variant(Exp, "Counts", backward=backward), x(3))
+    assert found.verdict == "pass"
+    assert "repeated calls" in found.message
+
+
+def test_change_after_many_calls_that_nothing_visible_counts_is_seen_at_level_full() -> None:
+    def tiring() -> Any:
+        count = itertools.count()
+
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (out,) = ctx.saved_tensors
+            return g * out * (1 if next(count) < 900 else 2)
+
+        return variant(Exp, "Tires", backward=backward)
+
+    assert result(tiring(), x(3)).verdict == "pass"
+    found = result(tiring(), x(3), level="full")
     assert found.verdict == "fail"
     assert "changes at repeated call" in found.message
 

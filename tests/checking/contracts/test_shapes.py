@@ -23,6 +23,7 @@ from tests.subjects import (
     NumpySquare,
     RoundSTE,
     SinCos,
+    by_hand,
     variant,
     x,
 )
@@ -180,17 +181,14 @@ def test_right_ones_pass(seed: int) -> None:
         (Logit, (torch.tensor([0.2, 0.6, 0.9], dtype=torch.float64),)),
         (Sin, (torch.randn(3),)),
         (Sin, (torch.randn(3, dtype=torch.bfloat16),)),
-        (torch.nn.Linear(3, 2), (torch.randn(4, 3),)),
-        (torch.nn.BatchNorm1d(3), (torch.randn(4, 3),)),
-        (torch.nn.Conv2d(2, 3, 2), (torch.randn(1, 2, 4, 4),)),
-        (torch.nn.functional.cross_entropy, (x(3, 5), torch.tensor([1, 0, 4]))),
-        (torch.linalg.inv, (x(3, 3),)),
-        (lambda t: torch.nn.functional.dropout(t, 0.5), (x(6),)),
-        (lambda t: t.median(), (x(5),)),
-        (lambda t: t.std(), (x(5),)),
-        (lambda t: t.max(0).values, (x(5, 2),)),
-        (torch.hypot, (x(3), x(3))),
-        (torch.atan2, (x(3), x(3))),
+        (by_hand(torch.nn.functional.cross_entropy), (x(3, 5), torch.tensor([1, 0, 4]))),
+        (by_hand(torch.linalg.inv), (x(3, 3),)),
+        (by_hand(lambda t: torch.nn.functional.dropout(t, 0.5)), (x(6),)),
+        (by_hand(lambda t: t.median()), (x(5),)),
+        (by_hand(lambda t: t.std()), (x(5),)),
+        (by_hand(lambda t: t.max(0).values), (x(5, 2),)),
+        (by_hand(torch.hypot), (x(3), x(3))),
+        (by_hand(torch.atan2), (x(3), x(3))),
     ):
         found = result(target, *inputs, seed=seed)
         assert found.verdict == "pass", (target, found.message)
@@ -217,11 +215,11 @@ def test_a_saturated_function_is_not_accused(seed: int) -> None:
     logits = torch.tensor([[5.0, -0.3], [-0.4, 6.0]], dtype=torch.float64)
     found = result(CrossEntropy, logits, torch.tensor([0, 1]), seed=seed)
     assert found.verdict == "pass", found.message
-    assert result(lambda t: t.tanh(), x(3) * 4, seed=seed).verdict == "pass"
+    assert result(by_hand(torch.tanh), x(3) * 4, seed=seed).verdict == "pass"
 
 
 def test_what_forward_rejects_is_counted() -> None:
-    assert "rejected by forward, or not finite there" in result(torch.log, POSITIVE).message
+    assert "rejected by forward, or not finite there" in result(by_hand(torch.log), POSITIVE).message
 
 
 @pytest.mark.parametrize(
@@ -229,7 +227,7 @@ def test_what_forward_rejects_is_counted() -> None:
     [
         (lambda t: torch.where(t < 0, 2 * t.cos(), t.cos()), "alternating signs"),
         (lambda t: torch.where(t > 4, t.cos() + 1e-3, t.cos()), "8 times as large"),
-        (lambda t: torch.where(t == 0, torch.nan, t.cos()), "a zero in `t`: the gradient of `t` is nan"),
+        (lambda t: torch.where(t == 0, torch.nan, t.cos()), "a zero in `t`: the gradient of `t` is NaN"),
         (lambda t: torch.where(t == 0, 0.0, t.cos()), "wrong at this very point"),
         (lambda t: t.cos() * (torch.arange(t.numel()).reshape(t.shape) < 128), "a dimension of size 129"),
         (lambda t: t.cos() * (torch.arange(t.numel()).reshape(t.shape) < 64), "a dimension of size 129"),
@@ -276,7 +274,7 @@ def test_batch_of_one() -> None:
 def test_nan_at_zero() -> None:
     found = result(Norm, POSITIVE)
     assert found.verdict == "fail"
-    assert "`t` all zero: the gradient of `t` is nan, although the function is finite" in found.message
+    assert "`t` all zero: the gradient of `t` is NaN, although the function is finite" in found.message
 
 
 def without_accumulation(ctx: Any, g: Tensor) -> Any:
@@ -324,7 +322,8 @@ def test_without_dimensions_raising_is_a_suspicion() -> None:
 
 def test_derivatives_of_pytorch_itself_are_not_accused() -> None:
     found = result(lambda t: t.square().sum().sqrt(), x(3))
-    assert found.verdict == "suspect", "nobody wrote a rule here"
+    assert found.verdict == "skipped"
+    assert "no hand-written gradient" in found.message
 
 
 def test_a_declared_domain_is_never_left() -> None:

@@ -4,7 +4,8 @@
 Two calls, interleaved: forward, forward on other values, backward of the first, backward of the second, and in the
 other order; the gradients must equal those of calls by themselves. The bytes of earlier outputs and gradients must not
 change in later calls. Gradients are accumulated twice into the same leaves, as training with several micro-batches
-does, and must be twice one gradient. At level ``full`` the same call is repeated a few dozen times.
+does, and must be twice one gradient. Where a number or container that the code can reach changes from call to call (a
+counter, a cache), and at level ``full`` always, the same call is repeated up to 1,500 times.
 
 ## Why it matters
 State on the class, in a global or in a static buffer works while forward and backward alternate. It breaks as soon as
@@ -19,21 +20,26 @@ pytorch/pytorch, "Extending PyTorch": ctx carries the state of one call.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from gradwright.checking import repro
-from gradwright.checking.audit import random_cotangent
+from gradwright.checking.audit import functions_in_graph, random_cotangent
+from gradwright.checking.captured import StateWatch
 from gradwright.checking.case import Case
 from gradwright.checking.compare import Attempt, attempt, first_change, gradient_mismatch, snapshot
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients, without_numbers
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.typing import Level
 
-REPEATS = 40
+REPEATS = 1500
+SECONDS: dict[Level, float] = {"quick": 0.1, "standard": 1.0, "full": 3.0}
+"""Processor time that the repeated calls may take."""
 STATE = (
     "keep what backward needs on ctx (ctx.save_for_backward for tensors), which belongs to one call; nothing on the "
     "class, in globals or in buffers that later calls reuse."
@@ -47,6 +53,7 @@ BUFFER = "allocate a new tensor at each call (or return a clone): the caller kee
 )
 def examine(case: Case) -> Outcome:
     """Interleave calls and look at earlier results."""
+    watch = StateWatch(case.subject, () if case.detached else tuple(functions_in_graph(case)))
     other = _other_inputs(case)
     finding = _outputs(case, other)
     if finding is not None:
@@ -60,11 +67,12 @@ def examine(case: Case) -> Outcome:
         if finding is not None:
             return Outcome("fail", finding.message, (finding,))
     finding = _accumulated(case, v)
-    if finding is None and case.level == "full":
-        finding = _repeated(case, v)
+    repeats = 0
+    if finding is None and (case.level == "full" or watch.changed()):
+        finding, repeats = _repeated(case, v, [c.words for c in watch.changed()])
     if finding is not None:
         return Outcome("fail", finding.message, (finding,))
-    repeated = f", {REPEATS} repeated calls" if case.level == "full" else ""
+    repeated = f", {repeats} repeated calls" if repeats else ""
     return Outcome("pass", f"two interleaved calls, earlier outputs and gradients, accumulation{repeated}")
 
 
@@ -183,16 +191,21 @@ def _accumulate(case: Case, run: Pass, v: Tensor) -> None:
         torch.autograd.backward(run.differentiable, case.cotangents(v), inputs=run.inputs)
 
 
-def _repeated(case: Case, v: Tensor) -> Finding | None:
+def _repeated(case: Case, v: Tensor, changed: Sequence[str]) -> tuple[Finding | None, int]:
+    """Repeat one call while time lasts; return what changed, and how many calls there were."""
+    state = f"; it keeps state between calls ({', '.join(changed[:3])})" if changed else ""
+    end = time.process_time() + SECONDS[case.level]
     first: Sequence[Tensor] = case.pull_all(v)
     for number in range(REPEATS):
         wrong = gradient_mismatch(case, case.pull_all(v), first)
         if wrong is not None:
             name = case.inputs[wrong.number].name
-            message = f"the gradient of `{name}` changes at repeated call {number + 2}: {wrong.words}."
+            message = f"the gradient of `{name}` changes at repeated call {number + 2}: {wrong.words}{state}."
             where = Where(name, index=case.locate_input(wrong.number, wrong.position))
-            return Finding("fail", message, STATE, where, wrong.got, wrong.want, wrong.allowed)
-    return None
+            return Finding("fail", message, STATE, where, wrong.got, wrong.want, wrong.allowed), number + 2
+        if time.process_time() > end:
+            break
+    return None, number + 2
 
 
 def _change_inputs(case: Case) -> list[str]:

@@ -36,7 +36,7 @@ from gradwright.checking.report import Finding, Outcome, gravest
 from gradwright.checking.resizing import resized
 from gradwright.checking.revaluing import Revalued, revalued
 from gradwright.checking.trial import Fault, Unjudged, try_rule, try_rule_at_singular_point
-from gradwright.checking.variants import is_hand_written, quietly
+from gradwright.checking.variants import quietly, without_rule
 from gradwright.typing import Level, Verdict
 
 SECONDS: dict[Level, float] = {"quick": 1.0, "standard": 4.0, "full": 60.0}
@@ -63,14 +63,14 @@ NOT_MEANT = (
 )
 def examine(case: Case) -> Outcome:
     """Try the rule on variants of the sample."""
-    obstacle = without_gradients(case)
+    obstacle = without_gradients(case) or without_rule(case)
     if obstacle is not None:
         return obstacle
     if isinstance(try_rule(case), Fault):
         return Outcome("skipped", "the rule is wrong on the sample itself, so that nothing can be said about variants")
     with quietly():
         findings, notes = _grid(case)
-        fault = complex_fault(case) if is_hand_written(case) else None
+        fault = complex_fault(case)
     if fault is not None and case.level == "full":
         findings.append(fault)
     elif fault is not None:
@@ -123,9 +123,8 @@ def _is_saturated(finding: Finding, scale: float) -> bool:
 
 def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | None]:
     """Give the words of each variant and what came of it; None for a variant that forward rejects."""
-    certain: Verdict = "fail" if is_hand_written(case) else "suspect"
     for value in revalued(case):
-        yield None if value is None else (value.words, _revalued_finding(value, certain))
+        yield None if value is None else (value.words, _revalued_finding(value))
     for shape in resized(case):
         if shape is None:
             yield None
@@ -133,15 +132,15 @@ def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | No
         fault = _defined(try_rule(shape.case), shape.duplicates)
         # A backward that raises where there is no dimension may have been written for vectors.
         doubtful = shape.rank_changed and isinstance(fault, Fault) and fault.kind == "raises"
-        yield shape.words, _finding(fault, "suspect" if doubtful or shape.was_permutation else certain)
+        yield shape.words, _finding(fault, "suspect" if doubtful or shape.was_permutation else "fail")
 
 
-def _revalued_finding(value: Revalued, certain: Verdict) -> Finding | Unjudged | None:
+def _revalued_finding(value: Revalued) -> Finding | Unjudged | None:
     if value.singular:
         varied = [k for k, item in enumerate(value.case.inputs) if f"`{item.name}`" in value.words]
-        return _finding(try_rule_at_singular_point(value.case, varied[0]), certain)
+        return _finding(try_rule_at_singular_point(value.case, varied[0]), "fail")
     fault = _defined(try_rule(value.case), value.duplicates)
-    return _finding(fault, "suspect" if value.was_permutation else certain)
+    return _finding(fault, "suspect" if value.was_permutation else "fail")
 
 
 def _defined(fault: Fault | Unjudged | None, duplicates: bool) -> Fault | Unjudged | None:
