@@ -179,10 +179,7 @@ def by_hand(function: Any) -> type[Function]:
         def backward(ctx: Any, g: Tensor) -> Any:
             again, saved = torch.is_grad_enabled(), ctx.saved_tensors
             with torch.enable_grad():
-                own = [
-                    t.view_as(t) if again and t.requires_grad else t.detach().requires_grad_()
-                    for t in ctx.saved_tensors
-                ]
+                own = [t.view_as(t) if again and t.requires_grad else t.detach().requires_grad_() for t in saved]
                 tensors = iter(own)
                 out = function(*(next(tensors) if c is None else c for c in ctx.constants))
                 gradients = iter(torch.autograd.grad(out, own, g, create_graph=again, allow_unused=True))
