@@ -101,7 +101,7 @@ def prosecute(
     A finer ladder acquits an entry (it becomes UNRESOLVED) when it is informative (its bar is at most half the
     discrepancy), the function moved in it, and its interval contains the analytic value, or contradicts the first
     ladder, whose bar is then not to be trusted. So does an analytic value that itself scatters by as much as the
-    discrepancy under changes of the input of one rounding unit.
+    discrepancy under changes of the input of one rounding unit, or is too small to move an output that does not move.
 
     Arguments:
         analytic_spread: called once, only when something is accused; the scatter of each analytic entry, (C, m).
@@ -114,7 +114,10 @@ def prosecute(
     allowed = tolerance.at(analytic, estimate.value, largest)
     allowed = allowed + numeric_scatter(f, x, accused) * (SCATTER_SAFETY / steps).unsqueeze(1)
     ill_conditioned = accused & (discrepancy <= estimate.bar + allowed + 8 * analytic_spread())
-    state[ill_conditioned] = int(State.UNRESOLVED)
+    # An output that no step moves may have underflowed (gelu at -11): a slope that is lost in rounding is not refuted.
+    size = directions.abs().amax(dim=1, keepdim=True)
+    underflowed = accused & ~estimate.moved & (analytic.abs() <= epsilon * size)
+    state[ill_conditioned | underflowed] = int(State.UNRESOLVED)
 
     columns = (state == State.WRONG).any(dim=1).nonzero().flatten()
     worst_first = columns[discrepancy[columns].amax(dim=1).argsort(descending=True)]

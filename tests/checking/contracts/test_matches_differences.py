@@ -57,6 +57,7 @@ RIGHT: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "abs at 0": (torch.abs, (t(0.0, 1.0),)),
     "clamp at its bounds": (lambda a: a.clamp(0, 1), (t(0.0, 1.0, 0.5, 2.0),)),
     "hardswish at its bounds": (F.hardswish, (t(-3.0, 3.0, 0.0),)),
+    "gelu that underflowed": (F.gelu, (t(-11.0, -26.0),)),
     "tied max": (lambda a: a.max(), (t(1.0, 1.0, 0.0),)),
     "tied amax": (lambda a: a.amax(), (t(1.0, 1.0, 0.0),)),
     "norm at 0": (lambda a: a.norm(), (t(0.0, 0.0),)),
