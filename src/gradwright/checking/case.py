@@ -196,7 +196,7 @@ class Case:
         Where forward raises, or changes the shape of its outputs, and outside the declared domain, the function has no
         value: the vector is NaN.
         """
-        if flats and not all(self.domain.contains(self.inputs[k].name, x) for k, x in self._real(flats)):
+        if not self.in_domain(flats or {}):
             return torch.full((self.m,), float("nan"), dtype=torch.float64)
         try:
             outputs = [out.detach() for out in self.forward(flats).differentiable]
@@ -206,8 +206,10 @@ class Case:
             return torch.full((self.m,), float("nan"), dtype=torch.float64)
         return join([to_flat(out) for out in outputs])
 
-    def _real(self, flats: Mapping[int, Tensor]) -> Iterator[tuple[int, Tensor]]:
-        return ((k, x) for k, x in flats.items() if not self.inputs[k].tensor.is_complex())
+    def in_domain(self, flats: Mapping[int, Tensor]) -> bool:
+        """Tell whether other values of some inputs lie in the declared domain."""
+        real = ((self.inputs[k], x) for k, x in flats.items() if not self.inputs[k].tensor.is_complex())
+        return all(self.domain.contains(item.name, x) for item, x in real)
 
     def cotangents(self, v: Tensor) -> list[Tensor]:
         """Split a real vector of length ``m`` into fresh cotangents, one for each differentiable output."""

@@ -8,10 +8,8 @@ the tableau carries a truncation estimate (Ridders 1982) and the rounding error 
     tr     = max(|T[k,m] - T[k,m-1]|, |T[k,m] - T[k-1,m-1]|)
     bar    = 4 (tr + R) at the entry where tr + R is smallest
 
-Every output element picks its own entry, so that one step need not fit all. e_f is the largest of eps |f|, three
-standard deviations of a difference table (Moré and Wild, SIAM J. Sci. Comput. 33 (2011) 1292), and, for staircases
-such as float32 arithmetic inside a float64 function, the smallest move. Points where f is not finite drop out, so a
-domain edge costs nothing.
+Every output element picks its own entry, so that one step need not fit all. e_f is the noise of f (see :mod:`noise`).
+Points where f is not finite drop out, so a domain edge costs nothing.
 
 Ridders, Adv. Eng. Software 4 (1982) 75.
 """
@@ -27,6 +25,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from gradwright.checking.noise import Points, jumps_within, noise_of
+
 VectorFunction: TypeAlias = Callable[[Tensor], Tensor]
 """Maps a real flat vector of length n to a float64 vector of length m; NaN where it has no value."""
 
@@ -39,6 +39,8 @@ NEAREST_KINK = 1e-3
 """The finest ladder, as a fraction of the first, that may tell a kink that is only near from one at the point."""
 FLOOR = 1e-3
 """Elements smaller than this fraction of the typical one are moved as if they were that large."""
+MAX_STAIRS = 4
+"""Outputs of one column that are searched for jumps."""
 CHUNK_BYTES = 64 * 2**20
 
 
@@ -108,7 +110,7 @@ def differentiate(
         The estimates, shape (C, m).
     """
     centre = f(x)
-    best = _ladders(f, x, directions, steps * scales[0], epsilon, centre)
+    best, coarse = _ladders(f, x, directions, steps * scales[0], epsilon, centre)
     for scale in scales[1:]:
         size = best.value.abs()
         size = torch.where(size.isfinite(), size, torch.zeros_like(size))
@@ -118,7 +120,7 @@ def differentiate(
         rows = wide.any(dim=1).nonzero().flatten()
         if rows.numel() == 0:
             break
-        finer = _ladders(f, x, directions[rows], steps[rows] * scale, epsilon, centre)
+        finer, _ = _ladders(f, x, directions[rows], steps[rows] * scale, epsilon, centre)
         kink = best.behaviour[rows] == Behaviour.KINK
         gap = best.upper[rows] - best.lower[rows]
         # In the finest ladder a kink drowns in rounding and looks smooth, with the mean of its slopes.
@@ -127,6 +129,7 @@ def differentiate(
         # A finer ladder in which nothing moved says nothing about a function that moved in a coarser one.
         narrower = ~kink & (finer.bar < best.bar[rows]) & (finer.moved | ~best.moved[rows])
         best.take(finer, rows, only_near | narrower)
+    _widen_within_stairs(f, x, directions, steps * scales[0], epsilon, centre, best, coarse)
     return best
 
 
@@ -158,9 +161,44 @@ def differentiate_sum(
     return estimate
 
 
+def _widen_within_stairs(
+    f: VectorFunction,
+    x: Tensor,
+    directions: Tensor,
+    steps: Tensor,
+    epsilon: Tensor,
+    centre: Tensor,
+    best: Estimate,
+    coarse: Tensor,
+) -> None:
+    """Widen the bars of slopes that were found within one stair, to reach the slope of the staircase.
+
+    Cancellation makes stairs that need not be flat: ``(exp(x) - 1) / x`` is c / x within each. Only there do the widest
+    step and the finer ones disagree, with jumps on both sides.
+    """
+    gap = (coarse - best.value).abs()
+    doubtful = gap > (0.5 * best.value.abs()).maximum(0.5 * coarse.abs()).maximum(best.bar)  # False for NaN
+    doubtful &= (best.behaviour == Behaviour.SMOOTH) & best.moved
+    for row in doubtful.any(dim=1).nonzero().flatten().tolist():
+        columns = doubtful[row].nonzero().flatten()
+        u, first = directions[row].to(x.dtype), float(steps[row])
+        for j in columns[gap[row, columns].argsort(descending=True)][:MAX_STAIRS].tolist():
+            rounding = float(epsilon[j] * centre[j].abs())
+
+            def one(t: float, u: Tensor = u, j: int = j) -> float:
+                return float(f(x + t * u)[j])
+
+            slope = float(best.value[row, j])
+            if all(jumps_within(one, reach, slope, rounding) for reach in (first, -first)):
+                best.bar[row, j] += 2 * gap[row, j]
+                best.lower[row, j] = best.value[row, j] - best.bar[row, j]
+                best.upper[row, j] = best.value[row, j] + best.bar[row, j]
+
+
 def _ladders(
     f: VectorFunction, x: Tensor, directions: Tensor, steps: Tensor, epsilon: Tensor, centre: Tensor
-) -> Estimate:
+) -> tuple[Estimate, Tensor]:
+    """Return the estimates, and the slopes of the widest step."""
     m = centre.numel()
     chunk = max(1, CHUNK_BYTES // max(1, 8 * 2 * (2 * LEVELS + 12) * m))
     parts = [
@@ -169,14 +207,14 @@ def _ladders(
     ]
     if not parts:
         empty = torch.empty(0, m, dtype=torch.float64)
-        return Estimate(empty, empty, empty, empty, empty.to(torch.int8), empty.to(torch.bool))
-    joined = [torch.cat(tensors) for tensors in zip(*(part._tensors() for part in parts))]
-    return Estimate(*joined)
+        return Estimate(empty, empty, empty, empty, empty.to(torch.int8), empty.to(torch.bool)), empty
+    joined = [torch.cat(tensors) for tensors in zip(*(part._tensors() for part, _ in parts))]
+    return Estimate(*joined), torch.cat([coarse for _, coarse in parts])
 
 
 def _ladder_chunk(
     f: VectorFunction, x: Tensor, directions: Tensor, steps: Tensor, epsilon: Tensor, centre: Tensor
-) -> Estimate:
+) -> tuple[Estimate, Tensor]:
     c, m = len(directions), centre.numel()
     plus = torch.empty(LEVELS, c, m, dtype=torch.float64)
     minus = torch.empty_like(plus)
@@ -195,13 +233,12 @@ def _ladder_chunk(
                 around[row, j + 3, column] = centre if j == 0 else f(x + (j * spacing) * u)
     size = torch.cat([plus, minus]).abs().nan_to_num(0.0, posinf=0.0).amax(dim=0).maximum(centre.abs().nan_to_num(0.0))
     rounding = epsilon * size + torch.finfo(torch.float64).tiny
-    noise = rounding.maximum(3 * _table_noise(around[0])).maximum(3 * _table_noise(around[1]))
-    quantum = _quantum(f, x, directions, steps, plus, minus, centre, rounding)
-    noise = noise.maximum(quantum)
-
     h = h.unsqueeze(-1)
+    slopes = (plus - minus) / (2 * h)
+    points = Points(plus, minus, centre, around)
+    noise = noise_of(f, x, directions, steps, points, slopes, epsilon, rounding)
     forward, backward = (plus - centre) / h, (centre - minus) / h
-    value, bar = _romberg((plus - minus) / (2 * h), noise / h, RATIO**2)
+    value, bar = _romberg(slopes, noise / h, RATIO**2)
     behaviour = _behaviour(forward, backward, h, rounding)
     kink = behaviour == Behaviour.KINK
     lower, upper = value - bar, value + bar
@@ -215,7 +252,7 @@ def _ladder_chunk(
         lower = torch.where(kink, (left - left_bar).minimum(right - right_bar), value - bar)
         upper = torch.where(kink, (left + left_bar).maximum(right + right_bar), value + bar)
     moved = ((plus != centre) | (minus != centre)).any(dim=0)
-    return Estimate(value, bar, lower, upper, behaviour, moved)
+    return Estimate(value, bar, lower, upper, behaviour, moved), slopes[0]
 
 
 def _step_taken(above: Tensor, below: Tensor, u: Tensor) -> float:
@@ -259,59 +296,6 @@ def _one_sided(slopes: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:
 def _keep_smaller(best: Tensor, error: Tensor, value: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
     better = candidate < error  # False for NaN
     return torch.where(better, value, best), torch.where(better, candidate, error)
-
-
-def _table_noise(points: Tensor) -> Tensor:
-    """Estimate the noise of f from seven equally spaced values (7, C, m) by a difference table (0: none seen)."""
-    sigmas, changes = [], []
-    table = points
-    for order in range(1, 7):
-        table = table[1:] - table[:-1]
-        gamma = math.factorial(order) ** 2 / math.factorial(2 * order)
-        sigmas.append((gamma * table.square().mean(dim=0)).sqrt())
-        signs = table.sign()
-        changes.append((signs.amax(dim=0) > 0) & (signs.amin(dim=0) < 0))
-    noise = torch.zeros_like(sigmas[0])
-    found = torch.zeros_like(noise, dtype=torch.bool)
-    for order in range(4):
-        window = torch.stack(sigmas[order : order + 3])
-        settled = (window.amax(dim=0) <= 4 * window.amin(dim=0)) & changes[order] & window.isfinite().all(dim=0)
-        noise = torch.where(settled & ~found, sigmas[order], noise)
-        found |= settled
-    return noise
-
-
-def _quantum(
-    f: VectorFunction,
-    x: Tensor,
-    directions: Tensor,
-    steps: Tensor,
-    plus: Tensor,
-    minus: Tensor,
-    centre: Tensor,
-    rounding: Tensor,
-) -> Tensor:
-    """Return the smallest move of outputs that climb in stairs (0 for the others).
-
-    Where some steps move f and others do not, f is either flat near x (one side of a relu) or a staircase. A staircase
-    stays where it is when the largest step is lengthened a little, although its slope predicts a visible move.
-    """
-    quantum = torch.zeros_like(rounding)
-    moves = torch.cat([plus - centre, minus - centre]).abs()
-    still, going = (moves == 0).any(dim=0), (moves > 0).any(dim=0)
-    smallest = torch.where(moves > 0, moves, torch.full_like(moves, math.inf)).amin(dim=0)
-    for column in (still & going).any(dim=1).nonzero().flatten().tolist():
-        u, first = directions[column].to(x.dtype), float(steps[column])
-        stairs = torch.zeros_like(centre, dtype=torch.bool)
-        for sign, reached in ((1.0, plus[0, column]), (-1.0, minus[0, column])):
-            move = (reached - centre).abs()
-            for stretch in (1e-5, 1e-7, 1e-9):
-                expected = move * stretch > 64 * rounding[column]
-                if bool(expected.any()):
-                    stairs |= expected & (f(x + (sign * first * (1 + stretch)) * u) == reached)
-        mixed = still[column] & going[column] & stairs
-        quantum[column] = torch.where(mixed, smallest[column], quantum[column])
-    return quantum
 
 
 def _behaviour(forward: Tensor, backward: Tensor, h: Tensor, rounding: Tensor) -> Tensor:

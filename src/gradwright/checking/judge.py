@@ -101,7 +101,7 @@ def prosecute(
     A finer ladder acquits an entry (it becomes UNRESOLVED) when it is informative (its bar is at most half the
     discrepancy), the function moved in it, and its interval contains the analytic value, or contradicts the first
     ladder, whose bar is then not to be trusted. So does an analytic value that itself scatters by as much as the
-    discrepancy under changes of the input of one rounding unit.
+    discrepancy under changes of the input of one rounding unit, or is too small to move an output that does not move.
 
     Arguments:
         analytic_spread: called once, only when something is accused; the scatter of each analytic entry, (C, m).
@@ -114,7 +114,10 @@ def prosecute(
     allowed = tolerance.at(analytic, estimate.value, largest)
     allowed = allowed + numeric_scatter(f, x, accused) * (SCATTER_SAFETY / steps).unsqueeze(1)
     ill_conditioned = accused & (discrepancy <= estimate.bar + allowed + 8 * analytic_spread())
-    state[ill_conditioned] = int(State.UNRESOLVED)
+    # An output that no step moves may have underflowed (gelu at -11): a slope that is lost in rounding is not refuted.
+    size = directions.abs().amax(dim=1, keepdim=True)
+    underflowed = accused & ~estimate.moved & (analytic.abs() <= epsilon * size)
+    state[ill_conditioned | underflowed] = int(State.UNRESOLVED)
 
     columns = (state == State.WRONG).any(dim=1).nonzero().flatten()
     worst_first = columns[discrepancy[columns].amax(dim=1).argsort(descending=True)]
@@ -156,10 +159,15 @@ def acquitted(analytic: float, numeric: float, bar: float, scatter: float, along
 
     Arguments:
         scatter: how far the analytic number moves when the inputs move by one rounding unit.
-        along: the same derivative from a ladder whose first step is multiplied by its argument.
+        along: the same derivative from a ladder whose first step is multiplied by its argument, which is at most 1.
     """
     discrepancy = abs(analytic - numeric)
     if discrepancy <= bar + 8 * scatter:
+        return True
+    # A finer ladder within one stair of a rule that cancels is sure of itself; the widest one sees the whole staircase.
+    widest = along(1.0)
+    informative = int(widest.behaviour) == Behaviour.SMOOTH and float(widest.bar) <= discrepancy / 2
+    if informative and float(widest.lower) - bar <= analytic <= float(widest.upper) + bar:
         return True
     for scale in PROSECUTION_SCALES:
         finer = along(scale)

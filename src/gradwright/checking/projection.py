@@ -50,10 +50,20 @@ class Projection:
     bar: float
     """Error bar of the numeric value plus the rounding of the analytic one."""
     size: float
-    """Sum of the magnitudes of the analytic terms: what an error is relative to."""
+    """Sum of the magnitudes of the analytic terms."""
+    typical: float
+    """Mean magnitude of the analytic terms that are not zero: what one element of the gradient adds, as a rule."""
     wrong: bool
     unresolved: bool
     element: Entry | None = None
+
+    @property
+    def sensitivity(self) -> float | None:
+        """Smallest error of a single element that would have shown, relative to a typical one; None without any.
+
+        The bar bounds the error of the whole sum; a single wrong element must stand out of it all alone.
+        """
+        return self.bar / self.typical if self.typical and not self.unresolved else None
 
 
 @dataclass
@@ -102,6 +112,7 @@ def _compare(case: Case, k: int, o: int, u: Tensor, v: Tensor, w: Tensor) -> Pro
     estimate = _along(case, k, u, v)
     terms = w * u
     analytic, size = float(terms.sum()), float(terms.abs().sum())
+    typical = size / max(1, int((terms != 0).sum()))
     rounding = rounding_of_sum(case.epsilon, terms)
     numeric, bar = float(estimate.value), float(estimate.bar)
     if int(estimate.behaviour) != Behaviour.SMOOTH or not math.isfinite(bar):
@@ -111,7 +122,7 @@ def _compare(case: Case, k: int, o: int, u: Tensor, v: Tensor, w: Tensor) -> Pro
     else:
         wrong = not (float(estimate.lower) - rounding <= analytic <= float(estimate.upper) + rounding)
         unresolved = bar > UNRESOLVED_BAR * max(size, abs(numeric))
-    return Projection(k, o, analytic, numeric, bar + rounding, size, wrong, unresolved and not wrong)
+    return Projection(k, o, analytic, numeric, bar + rounding, size, typical, wrong, unresolved and not wrong)
 
 
 def rounding_of_sum(epsilon: float, terms: Tensor) -> float:

@@ -101,7 +101,10 @@ class Outcome:
     """For a pass: what was examined. For a skip: the reason."""
     findings: tuple[Finding, ...] = ()
     sensitivity: float | None = None
-    """Relative error that would have been seen; the largest over everything examined."""
+    """Relative error of one element that would have been seen; the largest over everything examined.
+
+    Of what it is relative to, each contract speaks: its largest number as a rule, a typical element for projections.
+    """
     evidence: tuple[Evidence, ...] = ()
     support: tuple[Support, ...] = ()
     """The transforms that were tried, when the contract covers several."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +15,10 @@ from gradwright import torch_compat
 from gradwright.checking.audit import graph_nodes
 from gradwright.checking.case import Case
 from gradwright.checking.differences import FIRST_STEP, Behaviour, Estimate, VectorFunction, differentiate_sum
-from gradwright.checking.judge import SCATTER_SAFETY, UNRESOLVED_BAR, acquitted, one_unit_away
+from gradwright.checking.judge import SCATTER_SAFETY, UNRESOLVED_BAR, acquitted, largest_entry, one_unit_away
 from gradwright.checking.parts import Pass
 from gradwright.checking.projection import rounding_of_sum
+from gradwright.checking.tensors import tensors_in
 
 
 class FirstOrderOnlyError(RuntimeError):
@@ -61,11 +64,43 @@ def weighted(gradients: Sequence[Tensor | None], weights: Sequence[Tensor]) -> T
     return total
 
 
-def double_backward_at(case: Case, v: Tensor, weights: list[Tensor], flats: dict[int, Tensor]) -> list[Tensor] | None:
+def weighted_rule(case: Case, v: Tensor, weights: list[Tensor], flats: dict[int, Tensor]) -> Tensor:
+    """Return the terms of ``<w, B(x; v)>``: NaN where the subject has no value, as :meth:`Case.value` has it."""
+    nothing = torch.full((sum(case.n),), math.nan, dtype=torch.float64)
+    if not case.in_domain(flats):
+        return nothing
+    try:
+        gradients = case.pull_all(v, flats)
+    except Exception:
+        return nothing
+    return torch.cat([w * g for w, g in zip(weights, gradients)])
+
+
+class Magnitudes(torch_compat.recorder_of_operations()):  # type: ignore[misc]
+    """A mode that notes the largest finite number any operation gives: what the rounding of the rest is relative to."""
+
+    largest = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and look at its result."""
+        result = func(*args, **(kwargs or {}))
+        if "empty" not in str(func):  # whatever lay in memory
+            numbers = [t for t in tensors_in(result) if t.is_floating_point()]
+            self.largest = max(self.largest, largest_entry(*numbers))
+        return result
+
+
+def double_backward_at(
+    case: Case,
+    v: Tensor,
+    weights: list[Tensor],
+    flats: dict[int, Tensor],
+    mode: AbstractContextManager[Any] | None = None,
+) -> list[Tensor] | None:
     """Like :func:`double_backward` with other values of the inputs, and with respect to the inputs only."""
     run: Pass = case.forward(flats)
     cotangents = [c.requires_grad_() for c in case.cotangents(v)]
-    with case.sandbox():
+    with case.sandbox(), mode or nullcontext():
         total = weighted(run.gradients(cotangents, create_graph=True), weights)
         if not total.requires_grad:
             return None
@@ -80,6 +115,7 @@ def directional(
     x: Tensor,
     u: Tensor,
     again: Callable[[], float],
+    magnitude: Callable[[], float],
 ) -> Directional:
     """Compare one directional derivative of a rule with differences.
 
@@ -91,6 +127,7 @@ def directional(
         x: where.
         u: along what.
         again: the analytic value once more, with inputs moved by a rounding unit.
+        magnitude: the largest intermediate of double backward, asked for only when the two disagree.
     """
     analytic = float(products.sum())
 
@@ -116,7 +153,9 @@ def directional(
         generator = case.generator("second order scatter")
         here = float(terms(x).sum())
         noise = max(abs(float(terms(one_unit_away(x, generator)).sum()) - here) for _ in range(3))
-        cancelled = case.epsilon * max(case.natural_slopes) * products.numel()
+        # Large terms may cancel (a saturated softmax): their rounding stays, and inside an exponential that of x too.
+        conditioning = max(1.0, largest_entry(*case.base))
+        cancelled = case.epsilon * conditioning * magnitude() * largest_entry(u)
         allowed += SCATTER_SAFETY * (noise / FIRST_STEP + cancelled)
         scatter = abs(again() - analytic)
         wrong = not acquitted(analytic, numeric, bar + allowed, scatter, along)

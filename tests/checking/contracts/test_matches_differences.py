@@ -57,6 +57,7 @@ RIGHT: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "abs at 0": (torch.abs, (t(0.0, 1.0),)),
     "clamp at its bounds": (lambda a: a.clamp(0, 1), (t(0.0, 1.0, 0.5, 2.0),)),
     "hardswish at its bounds": (F.hardswish, (t(-3.0, 3.0, 0.0),)),
+    "gelu that underflowed": (F.gelu, (t(-11.0, -26.0),)),
     "tied max": (lambda a: a.max(), (t(1.0, 1.0, 0.0),)),
     "tied amax": (lambda a: a.amax(), (t(1.0, 1.0, 0.0),)),
     "norm at 0": (lambda a: a.norm(), (t(0.0, 0.0),)),
@@ -242,6 +243,51 @@ def test_sensitivity_and_evidence_are_given() -> None:
     assert found.sensitivity is not None
     assert found.sensitivity < 1e-8
     assert len(found.evidence[0].analytic) == 5, "only the entries that are not zero"
+
+
+MATRIX = x(300, 300, seed=5) / 300**0.5
+
+
+class Mixed(Function):
+    """A dense layer whose Jacobian is too large to be compared entry by entry."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        out = torch.tanh(MATRIX @ t)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return MATRIX.T @ (g * (1 - ctx.saved_tensors[0] ** 2))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sensitivity_of_projections_is_that_of_one_element(seed: int) -> None:
+    values = torch.where(x(300, seed=seed) > 0, 1.0, -1.0).double()
+    found = gw.check(Mixed, values, only="matches-differences", seed=seed)["matches-differences"]
+    assert found.sensitivity is not None
+    assert f"wrong by {found.sensitivity:.1g} of a typical one would have shown" in found.message
+
+    def verdict(error: float) -> str:
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            gradient = Mixed.backward(ctx, g)
+            gradient[17] += error * gradient.abs().mean()
+            return gradient
+
+        wrong = variant(Mixed, "Wrong", backward=backward)
+        return gw.check(wrong, values, only="matches-differences", seed=seed)["matches-differences"].verdict
+
+    assert verdict(5 * found.sensitivity) == "fail"
+    assert verdict(found.sensitivity / 50) == "pass"
+
+
+def test_projections_say_when_a_single_element_would_be_missed() -> None:
+    found = result(lambda a: torch.sin(a).sum() + 4e13, x(30_000))  # rounded to 1/128, where an element adds about 1
+    assert found.verdict == "pass"
+    assert found.sensitivity is not None
+    assert found.sensitivity >= 1
+    assert "would not have shown a single wrong element" in found.message
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -14,6 +14,8 @@ import gradwright as gw
 from gradwright.checking.report import ContractResult
 from tests.subjects import ComplexSquare, Exp, Linear, NumpySquare, RoundSTE, Scale, SinCos, variant, x
 
+F = torch.nn.functional
+
 
 def result(target: Any, *inputs: Any) -> ContractResult:
     return gw.check(target, *inputs, only="second-order", seed=0)["second-order"]
@@ -64,6 +66,104 @@ def from_intermediate(ctx: Any, g: Tensor) -> Tensor:
 def test_right_ones_pass(target: Any, inputs: tuple[Any, ...]) -> None:
     found = result(target, *inputs)
     assert found.verdict == "pass", found.message
+
+
+def t(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def recomputed(f: Any) -> type[Function]:
+    """Return a Function of one's own whose backward differentiates ``f`` anew: right, with PyTorch's own rounding."""
+
+    class Recomputed(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            ctx.save_for_backward(t)
+            return f(t)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (t,) = ctx.saved_tensors
+            with torch.enable_grad():
+                t = t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
+                return torch.autograd.grad(f(t), t, g, create_graph=True)[0]
+
+    return Recomputed
+
+
+SATURATED: dict[str, tuple[Any, Tensor]] = {
+    "logsumexp": (lambda a: torch.logsumexp(a, 0), t(28, 0, 3.5)),
+    "logsumexp of large numbers": (lambda a: torch.logsumexp(a, 0), t(1000, 1030, 1003.5)),
+    "cross entropy": (lambda a: F.cross_entropy(a, torch.tensor([0, 2])), torch.stack([t(28, 0, 3.5), t(0.1, 30, 1)])),
+    "cross entropy of large numbers": (
+        lambda a: F.cross_entropy(a, torch.tensor([1, 1])),
+        torch.stack([t(1000, 1030, 1003.5), t(0, 800, 1)]),
+    ),
+    "cross entropy that underflows": (lambda a: F.cross_entropy(a, torch.tensor([0])), t(200, 0, 3.5).unsqueeze(0)),
+    "softmax": (lambda a: torch.softmax(a, 0), t(28, 0, 3.5)),
+    "softmax of large numbers": (lambda a: torch.softmax(a, 0), t(1000, 1030, 1003.5)),
+    "log_softmax": (lambda a: torch.log_softmax(a, 0), t(1000, 1030, 1003.5)),
+    "sigmoid": (torch.sigmoid, t(40, -40, 30)),
+    "tanh": (torch.tanh, t(20, -18, 0.1)),
+    "gelu": (F.gelu, t(-8)),
+    "softplus": (F.softplus, t(40, -40, 19.9)),
+    "logsigmoid": (F.logsigmoid, t(40, -40, 30)),
+    "erf": (torch.erf, t(6, 5.8, -6)),
+    "normalize": (lambda a: F.normalize(a, dim=0), t(1e8, 1, 1e-8)),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", SATURATED)
+def test_saturated_functions_are_not_accused(name: str, seed: int) -> None:
+    f, values = SATURATED[name]
+    for target in (f, recomputed(f)):
+        report = gw.check(target, values, only=("second-order", "gradient-penalty"), seed=seed)
+        assert report.ok, str(report)
+
+
+def test_a_saturated_function_with_a_wrong_second_derivative_fails() -> None:
+    # The term from the sum is a constant to double backward: off by as much as the second derivative itself.
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (a,) = ctx.saved_tensors
+        return g * torch.exp(a) / torch.exp(a).sum().detach()
+
+    wrong = variant(recomputed(lambda a: torch.logsumexp(a, 0)), "Wrong", backward=backward)
+    assert result(wrong, t(8, 0, 3.5)).verdict == "fail"
+
+
+VALIDATING: dict[str, tuple[Any, Tensor]] = {
+    "binary cross entropy": (lambda p: F.binary_cross_entropy(p, t(1, 0, 1)), t(0.99, 0.02, 0.5)),
+    "distribution": (lambda p: torch.distributions.Bernoulli(probs=p).log_prob(t(1, 0, 1)), t(0.99, 0.02, 0.5)),
+    "support": (lambda p: torch.distributions.Beta(t(2.0), t(3.0)).log_prob(p), t(0.99)),
+}
+
+
+@pytest.mark.parametrize("name", VALIDATING)
+def test_a_step_on_which_forward_raises_is_a_point_without_a_value(name: str) -> None:
+    f, values = VALIDATING[name]
+    for target in (f, recomputed(f)):
+        found = result(target, values)
+        assert found.verdict == "pass", found.message
+
+
+def test_a_step_out_of_the_declared_domain_is_a_point_without_a_value() -> None:
+    left = []
+
+    def f(p: Tensor) -> Tensor:
+        left.append(bool((p.detach() > 1).any()))
+        return (1.5 - p).log()
+
+    report = gw.check(f, t(0.99), domain=(0, 1), only="second-order")
+    assert report["second-order"].verdict == "pass"
+    assert not any(left)
+
+
+def test_a_wrong_second_derivative_of_pytorchs_own_is_not_yours() -> None:
+    # binary_cross_entropy divides by p (1 - p) + 1e-12 in its double backward.
+    found = result(lambda p: F.binary_cross_entropy(p, t(1, 0, 1)), t(0.99, 1e-12, 0.5))
+    assert found.verdict == "unresolved"
+    assert "PyTorch's own" in found.message
 
 
 @pytest.mark.parametrize("n", [3, 2000])

@@ -25,6 +25,7 @@ pytorch/pytorch issues 76185 and 104040.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -38,7 +39,14 @@ from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import one_unit_away
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where
-from gradwright.checking.second import Directional, FirstOrderOnlyError, directional, double_backward, weighted
+from gradwright.checking.second import (
+    Directional,
+    FirstOrderOnlyError,
+    Magnitudes,
+    directional,
+    double_backward,
+    weighted,
+)
 from gradwright.checking.trials import has_own_rule
 from gradwright.errors import describe_exception
 
@@ -131,13 +139,15 @@ def _first(case: Case, loss: Loss, flats: dict[int, Tensor], *, create_graph: bo
     return run, list(first)
 
 
-def _second(case: Case, loss: Loss, weights: list[Tensor], flats: dict[int, Tensor]) -> list[Tensor]:
+def _second(
+    case: Case, loss: Loss, weights: list[Tensor], flats: dict[int, Tensor], mode: Magnitudes | None = None
+) -> list[Tensor]:
     """Return what a user gets for the gradient of the weighted gradient: zeros where there is no graph."""
     run, first = _first(case, loss, flats, create_graph=True)
     total = weighted(first, weights)
     if not total.requires_grad:
         return case.flatten_inputs([None] * len(run.inputs))
-    with case.sandbox():
+    with case.sandbox(), mode or nullcontext():
         return case.flatten_inputs(torch.autograd.grad(total, run.inputs, allow_unused=True))
 
 
@@ -160,7 +170,12 @@ def _along(case: Case, loss: Loss, weights: list[Tensor], k: int, second: Tensor
     def again() -> float:
         return float((_second(case, loss, weights, {k: one_unit_away(x, generator)})[k] * u).sum())
 
-    return directional(case, case.inputs[k].name, second * u, terms, x, u, again)
+    def magnitude() -> float:
+        seen = Magnitudes()
+        _second(case, loss, weights, {}, seen)
+        return seen.largest
+
+    return directional(case, case.inputs[k].name, second * u, terms, x, u, again, magnitude)
 
 
 def _rule_is_the_derivative(case: Case, v: Tensor) -> bool:

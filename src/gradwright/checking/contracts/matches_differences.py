@@ -138,6 +138,7 @@ def _concluded(
         notes.append(f"{counts[State.UNDEFINED]} where the function jumps or is infinitely steep, not judged")
     if counts[State.SYMMETRIC]:
         notes.append(f"{counts[State.SYMMETRIC]} right along symmetric directions, as the input is symmetric")
+    notes += _seen_alone(projections)
     undecided = counts[State.UNRESOLVED] + open_projections
     if undecided:
         notes.append(f"{undecided} whose error bar is too wide to tell")
@@ -146,8 +147,22 @@ def _concluded(
     return Outcome(verdict, "; ".join(notes), (), sensitivity, evidence)
 
 
+def _seen_alone(projections: list[Projection]) -> list[str]:
+    """Say how wrong a single element would have to be for the projections to show it."""
+    known = [p.sensitivity for p in projections if p.sensitivity is not None]
+    if not known:
+        return []
+    if max(known) >= 1:
+        return ["the projections would not have shown a single wrong element of typical size"]
+    return [f"in the projections a single element wrong by {max(known):.1g} of a typical one would have shown"]
+
+
 def _sensitivity(comparisons: list[Comparison], projections: list[Projection]) -> float | None:
-    """Return the largest error that could have been missed, relative to the largest derivative."""
+    """Return the largest error of one element that could have been missed.
+
+    Relative to the largest derivative of the block where entries were compared, and to a typical element of the
+    gradient (the mean of those that are not zero) where projections were.
+    """
     largest = largest_entry(*(c.estimate.value for c in comparisons))
     missed = []
     for c in comparisons:
@@ -155,5 +170,5 @@ def _sensitivity(comparisons: list[Comparison], projections: list[Projection]) -
         if bool(resolved.any()):
             size = float((c.estimate.bar + c.allowed)[resolved].max())
             missed.append(size / largest if largest else size)
-    missed += [p.bar / p.size for p in projections if p.size and not p.unresolved]
+    missed += [p.sensitivity for p in projections if p.sensitivity is not None]
     return max(missed, default=None)

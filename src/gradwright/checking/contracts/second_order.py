@@ -4,7 +4,9 @@
 The rule B(x; v) is differentiated by PyTorch (double backward) and by differences, along random directions: once for
 each input and once for the incoming gradients. The comparison is with the rule itself, so it holds for straight-through
 rules too; it is not judged while the first derivative is wrong. The verdict is ``unsupported`` when PyTorch raises
-(``@once_differentiable`` does), and ``fail`` when the second derivative is silently wrong or missing.
+(``@once_differentiable`` does), and ``fail`` when the second derivative is silently wrong or missing. Points where the
+subject raises or leaves its declared domain count as points without a value. What lies below the rounding of the
+largest terms of double backward (saturated functions) is not judged, nor is a rule of PyTorch's own.
 
 ## Why it matters
 Gradient penalties, Hessians, meta-learning and physics-informed losses differentiate twice. A tensor that forward
@@ -33,7 +35,15 @@ from gradwright.checking.differences import FIRST_STEP, element_steps, signed
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import one_unit_away
 from gradwright.checking.report import Finding, Outcome, Where
-from gradwright.checking.second import Directional, directional, double_backward, double_backward_at
+from gradwright.checking.second import (
+    Directional,
+    Magnitudes,
+    directional,
+    double_backward,
+    double_backward_at,
+    weighted_rule,
+)
+from gradwright.checking.trials import has_own_rule
 from gradwright.errors import describe_exception
 
 HINT = (
@@ -64,6 +74,9 @@ def examine(case: Case) -> Outcome:
     results = [_along_input(case, k, v, weights, by_inputs) for k in range(len(case.inputs)) if case.n[k]]
     results.append(_along_cotangent(case, v, weights, by_cotangent))
     wrong = [r for r in results if r.wrong]
+    if wrong and not has_own_rule(case):
+        words = f"double backward gives {wrong[0].analytic:.10g}, differences {wrong[0].numeric:.10g}"
+        return Outcome("unresolved", f"{words}: the rules are PyTorch's own, none of yours is involved")
     if wrong:
         findings = tuple(_finding(case, r, second is None) for r in wrong)
         return Outcome("fail", findings[0].message, findings)
@@ -98,23 +111,33 @@ def _along_input(case: Case, k: int, v: Tensor, weights: list[Tensor], by_inputs
     u = signed(case.n[k], generator) * size
 
     def terms(flat: Tensor) -> Tensor:
-        return torch.cat([w * g for w, g in zip(weights, case.pull_all(v, {k: flat}))])
+        return weighted_rule(case, v, weights, {k: flat})
 
     def again() -> float:
         moved = double_backward_at(case, v, weights, {k: one_unit_away(x, generator)})
         return float((moved[k] * u).sum()) if moved else 0.0
 
     products = by_inputs[k] * u
-    return directional(case, case.inputs[k].name, products, terms, x, u, again)
+    return directional(case, case.inputs[k].name, products, terms, x, u, again, lambda: _magnitude(case, v, weights))
 
 
 def _along_cotangent(case: Case, v: Tensor, weights: list[Tensor], by_cotangent: Tensor) -> Directional:
     q = signed(case.m, case.generator("second order cotangent"))
 
     def terms(flat: Tensor) -> Tensor:
-        return torch.cat([w * g for w, g in zip(weights, case.pull_all(flat))])
+        return weighted_rule(case, flat, weights, {})
 
-    return directional(case, None, by_cotangent * q, terms, v, q, lambda: float((by_cotangent * q).sum()))
+    def again() -> float:
+        return float((by_cotangent * q).sum())
+
+    return directional(case, None, by_cotangent * q, terms, v, q, again, lambda: _magnitude(case, v, weights))
+
+
+def _magnitude(case: Case, v: Tensor, weights: list[Tensor]) -> float:
+    """Return the largest number that double backward meets."""
+    seen = Magnitudes()
+    double_backward_at(case, v, weights, {}, seen)
+    return seen.largest
 
 
 def _finding(case: Case, result: Directional, cut: bool) -> Finding:
