@@ -85,6 +85,17 @@ def normal() -> float:
     return abs(float(gradient(lambda m: torch.normal(m, 1.0), t(0.0))) - 1)
 
 
+def native_group_norm() -> float:
+    """The gradient of the mean alone, over eight elements, is an eighth each; with the deviation's it is there."""
+    leaf = x(1, 4, 2).requires_grad_()
+    _, mean, deviation = torch.native_group_norm(leaf, None, None, 1, 4, 2, 1, 1e-5)
+    (alone,) = torch.autograd.grad(mean, leaf, torch.ones_like(mean), retain_graph=True, allow_unused=True)
+    both = [torch.ones_like(mean), torch.zeros_like(deviation)]
+    (beside_zeros,) = torch.autograd.grad([mean, deviation], leaf, both)
+    assert torch.allclose(beside_zeros, torch.full_like(leaf, 0.125))
+    return 1.0 if alone is None else float((8 * alone - 1).abs().max())
+
+
 def chunked_cross_entropy() -> float:
     """The gradient carries no graph, although it is not constant."""
     from tests.controls.op_db import operators, samples
@@ -158,6 +169,13 @@ FAULTS: dict[str, Fault] = {
         ("normal", "normal.number_mean"),
         (GRADIENT, SECOND, "modes-agree"),
         normal,
+        0.5,
+    ),
+    "native_group_norm": Fault(
+        "the gradients of the mean and of the deviation are dropped unless both outputs are used by the loss",
+        ("native_group_norm",),
+        ("undefined-cotangents",),
+        native_group_norm,
         0.5,
     ),
     "linear_cross_entropy": Fault(

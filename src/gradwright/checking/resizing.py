@@ -1,12 +1,14 @@
 """Variants of other shapes: the inputs cut down or grown along dimensions that belong together.
 
 Dimensions of equal size are taken to be the same dimension, in all inputs at once; where forward refuses that, only the
-leading ones among them are. New numbers lie between those that were given, so that they keep signs and bounds; inputs
-whose numbers hang together (symmetric, triangular, orthogonal, or summing to one) are only cut down.
+leading ones among them are. What would become too large is left out and named. New numbers lie between those that were
+given, so that they keep signs and bounds; inputs whose numbers hang together (symmetric, triangular, orthogonal, or
+summing to one) are only cut down.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gradwright.checking.case import Case
+from gradwright.checking.growth import Growth, watch
 from gradwright.checking.variants import Place, Slot, slots, try_vary
 from gradwright.typing import Level
 
@@ -46,42 +49,68 @@ class Resized:
     was_permutation: bool = False
 
 
-def resized(case: Case) -> Iterator[Resized | None]:
+@dataclass(frozen=True)
+class TooLarge:
+    """A size that was not tried."""
+
+    words: str
+
+
+def resized(case: Case) -> Iterator[Resized | TooLarge | None]:
     """Give the variants of other shapes; None stands for one that forward rejects or where it is not finite."""
     tensors = [slot for slot in slots(case) if not slot.state and slot.tensor.layout == torch.strided]
+    seen = watch(case)
     for size in sorted({size for slot in tensors for size in slot.tensor.shape}):
-        group = _accepted(case, tensors, size)
-        if group is None:
-            yield None
+        growth = Growth(case.level, size, seen)
+        group = _accepted(case, tensors, size, growth)
+        if not isinstance(group, Group):
+            yield group
             continue
         for new in SIZES:
             # A dimension of size 1 beside others that stay would broadcast, which is another function.
             if new == size or (new == 1 and not group.whole):
                 continue
-            yield _resize(case, tensors, group, new)
+            variant = _resize(case, tensors, group, new, growth)
+            if isinstance(variant, Resized):
+                growth.add(variant.case, new)
+            yield variant
     yield _without_dimensions(case, tensors)
 
 
-def _accepted(case: Case, tensors: list[Slot], size: int) -> Group | None:
+def _accepted(case: Case, tensors: list[Slot], size: int, growth: Growth) -> Group | TooLarge | None:
     """Return the dimensions of one size that may be resized together, as forward sees it."""
     dims = [(slot, d) for slot in tensors for d, s in enumerate(slot.tensor.shape) if s == size]
     leading = [(slot, d) for slot, d in dims if d == 0]
     candidates = [Group(size, tuple(dims), True)] if size > 1 else []
     if leading and (leading != dims or size == 1):
         candidates.append(Group(size, tuple(leading), False))
+    too_large = None
     for group in candidates:
-        probes = (PROBE, 1) if group.whole else (PROBE,)
-        if any(_resize(case, tensors, group, new) is not None for new in probes if new != size):
-            return group
-    return None
+        for new in (PROBE, 1) if group.whole else (PROBE,):
+            probe = _resize(case, tensors, group, new, growth) if new != size else None
+            if isinstance(probe, Resized):
+                return group
+            too_large = probe or too_large
+    return too_large
 
 
-def _resize(case: Case, tensors: list[Slot], group: Group, new: int) -> Resized | None:
+def _resize(case: Case, tensors: list[Slot], group: Group, new: int, growth: Growth) -> Resized | TooLarge | None:
+    limit = MAX_ELEMENTS[case.level]
+    words = f"{new} for a dimension of size {group.size}"
+    dims_of = [(slot, [d for s, d in group.dims if s.place == slot.place]) for slot in tensors]
+    elements = sum(
+        math.prod(new if d in dims else size for d, size in enumerate(slot.tensor.shape))
+        for slot, dims in dims_of
+        if dims
+    )
+    # Asked before anything is made: three dimensions of a small kernel that grow together are gigabytes.
+    refusal = f"{elements:,} elements of input" if elements > limit else growth.refusal(new)
+    if refusal is not None:
+        return TooLarge(f"{words} ({refusal})")
     generator = case.generator(f"resize {group.size} {new}")
     changed: dict[Place, Tensor] = {}
     repeated: list[Tensor] = []
-    for slot in tensors:
-        dims = [d for s, d in group.dims if s.place == slot.place]
+    for slot, dims in dims_of:
         tensor = _with_size(slot.tensor.detach(), dims, group.size, new, generator)
         if tensor is None:
             return None
@@ -93,11 +122,11 @@ def _resize(case: Case, tensors: list[Slot], group: Group, new: int) -> Resized 
                 repeated.append(slot.tensor)
         if tensor is not slot.tensor:
             changed[slot.place] = tensor
-    if sum(t.numel() for t in changed.values()) > MAX_ELEMENTS[case.level]:
-        return None
     variant = try_vary(case, changed)
-    if variant is None or variant.m > MAX_ELEMENTS[case.level]:
+    if variant is None:
         return None
+    if variant.m > limit:
+        return TooLarge(f"{words} ({variant.m:,} elements of output)")
     what = {0: "an empty input", 1: "a dimension of size 1"}.get(new, f"a dimension of size {new}")
     permuted = any(is_permutation(index) for index in repeated)
     return Resized(f"{what} ({variant.describe()})", variant, False, bool(repeated), permuted)

@@ -122,3 +122,10 @@ def test_a_declared_domain_is_kept() -> None:
 def test_derivatives_of_pytorch_itself_are_not_judged() -> None:
     found = result(lambda t: torch.where(t < 50, t.exp().log(), t), x(3).abs())
     assert found.verdict == "skipped"
+
+
+def test_a_slow_subject_is_not_examined_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradwright.checking.contracts import extreme_values
+
+    monkeypatch.setitem(extreme_values.SECONDS, "standard", 0.0)
+    assert "stopped early" in result(Sigmoid, x(3)).message

@@ -142,3 +142,50 @@ def test_one_deviating_element_is_enough() -> None:
     finding = result(variant(Exp, "One", backward=backward), x(5)).findings[0]
     assert finding.where is not None
     assert finding.where.index == (1,)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda g: g.clamp(-65504, 65504), "limits large incoming gradients: B(2^40 v) is not 2^40 B(v)"),
+        (lambda g: g.clamp(-1e4, 1e4), "limits large incoming gradients"),
+        (lambda g: g.clamp(min=-1e9), "limits large incoming gradients"),
+        (lambda g: g.clamp(max=1e9), "limits large incoming gradients"),
+        (lambda g: torch.where(g.abs() < 1e-8, 0.0, g), "loses small incoming gradients: B(2^-40 v)"),
+        (lambda g: torch.where(g.abs() < 1e-10, 1e-10 * g.sign(), g), "loses small incoming gradients"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 5])
+def test_distant_limits_and_thresholds(change: Any, words: str, size: int) -> None:
+    for seed in range(3):
+        found = gw.check(using(change), x(size), only="linear-in-cotangent", seed=seed)["linear-in-cotangent"]
+        assert found.verdict == "fail"
+        assert words in found.message
+
+
+def test_distant_limits_in_float32() -> None:
+    assert result(using(lambda g: g.clamp(-65504, 65504)), x(4).float()).verdict == "fail"
+    assert result(using(lambda g: torch.where(g.abs() < 1e-8, 0.0, g)), x(4).float()).verdict == "fail"
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float32"])
+def test_rounding_of_a_single_element_is_found_with_every_seed(name: str) -> None:
+    narrow = using(lambda g: g.to(getattr(torch, name)).to(g.dtype))
+    for seed in range(40):
+        found = gw.check(narrow, x(1), only="linear-in-cotangent", seed=seed)["linear-in-cotangent"]
+        assert f"rounded to {name}" in found.message, seed
+
+
+def test_what_overflows_or_underflows_far_out_is_not_accused() -> None:
+    def through(factor: float) -> Any:
+        return using(lambda g: g * factor / factor)
+
+    for dtype, large in ((torch.float64, 1e300), (torch.float32, 1e33)):
+        assert result(through(large), x(3).to(dtype)).verdict == "pass"
+    assert result(lambda t: 1e-300 * t.sin(), x(3)).verdict == "pass", "the gradient becomes subnormal"
+    assert result(lambda t: 1e-32 * t.sin(), x(3).float()).verdict == "pass"
+    steep = torch.tensor([6.0, 2.0], dtype=torch.float16)
+    assert result(torch.exp, steep).verdict == "pass", "1024 times the gradient is beyond float16"
+    assert result(torch.matrix_exp, x(4, 4)).verdict == "pass", "its backward loses digits of large cotangents"
+    replaced = using(lambda g: g.nan_to_num(0.0))
+    assert result(replaced, x(3)).verdict == "pass"

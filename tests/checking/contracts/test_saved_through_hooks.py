@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import collections
+import functools
+import types
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -26,6 +30,18 @@ def keeping(what: Any, attribute: str = "kept") -> Any:
         return out
 
     return variant(Exp, "Keeps", forward=forward)
+
+
+class Slots:
+    """Holds something without a ``__dict__``."""
+
+    __slots__ = ("a",)
+
+    def __init__(self, a: Any) -> None:
+        self.a = a
+
+    def first(self) -> Any:
+        return self.a
 
 
 def test_right_ones_pass() -> None:
@@ -61,10 +77,48 @@ def test_output_on_ctx_forms_a_cycle() -> None:
 
 
 def test_intermediate_on_ctx_also_inside_a_container() -> None:
-    for what in (lambda t, out: t * 2, lambda t, out: {"a": [t * 2]}):
+    for what, path in ((lambda t, out: t * 2, "kept"), (lambda t, out: {"a": [t * 2]}, "kept['a'][0]")):
         found = result(keeping(what), x(3))
         assert found.verdict == "fail"
-        assert "a tensor that forward computed, (3,), is kept on ctx as ctx.kept" in found.message
+        assert f"a tensor that forward computed, (3,), is kept on ctx as ctx.{path} instead" in found.message
+
+
+@pytest.mark.parametrize(
+    ("wrap", "path"),
+    [
+        (lambda t: types.SimpleNamespace(a=t), "ctx.kept.a"),
+        (Slots, "ctx.kept.a"),
+        (lambda t: [{"b": Slots(t)}], "ctx.kept[0]['b'].a"),
+        (lambda t: lambda: t, "ctx.kept (its variable `t`)"),
+        (lambda t: functools.partial(torch.add, t), "ctx.kept.args[0]"),
+        (lambda t: collections.deque([t]), "ctx.kept[0]"),
+        (lambda t: {t}, "ctx.kept (a member)"),
+        (lambda t: t.mul, "ctx.kept.__self__"),
+        (lambda t: Slots(t).first, "ctx.kept.__self__.a"),
+    ],
+)
+def test_inside_objects_and_closures(wrap: Any, path: str) -> None:
+    def holding(t: Tensor, out: Tensor) -> Any:
+        return wrap(t * 2)
+
+    assert f"is kept on ctx as {path} instead" in result(keeping(holding), x(3)).message
+    of_input = result(keeping(lambda t, out: wrap(t)), x(3))
+    assert f"the input `t` is kept on ctx as {path} instead" in of_input.message
+    assert "output 0 is kept on ctx" in result(keeping(lambda t, out: wrap(out)), x(3)).message
+
+
+def test_what_forward_did_not_compute_is_left_alone() -> None:
+    table, module = x(5), torch.nn.Linear(2, 2)
+    settings = types.SimpleNamespace(table=table, module=module)
+    for what in (table, settings, module, lambda: table.sum()):
+        found = result(keeping(lambda t, out, what=what: what), x(3))
+        assert found.verdict == "pass", found.message
+
+
+def test_objects_that_hold_each_other_end() -> None:
+    first, second = types.SimpleNamespace(), types.SimpleNamespace()
+    first.other, second.other = second, first
+    assert result(keeping(lambda t, out: first), x(3)).verdict == "pass"
 
 
 def test_scalar_constant_costs_nothing() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -98,6 +100,72 @@ def test_edited_input_that_is_not_noticed() -> None:
         assert "the input `t` was edited in place between forward and backward, and nobody noticed" in found.message
         assert " instead of " in found.message
         assert "mul_(2).add_(1)" in (found.findings[0].repro or "")
+
+
+def product(keep: Any, read: Any) -> Any:
+    """``t`` times a constant, which need not be a float."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor, constant: Tensor) -> Tensor:
+            keep(ctx, constant)
+            return t * constant
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g * read(ctx), None
+
+    return Product
+
+
+CONSTANTS = {
+    "float": torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64),
+    "integer": torch.tensor([1, 2, 3]),
+    "equal integers": torch.tensor([2, 2, 2]),
+    "bool": torch.tensor([True, False, True]),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_edited_constant(name: str) -> None:
+    constant = CONSTANTS[name]
+    inputs = x(3).requires_grad_(), constant
+    state: dict[str, Tensor] = {}
+
+    def saved(ctx: Any, c: Tensor) -> None:
+        ctx.save_for_backward(c)
+
+    def in_object(ctx: Any, c: Tensor) -> None:
+        ctx.kept = types.SimpleNamespace(c=c)
+
+    def array(ctx: Any, c: Tensor) -> None:
+        ctx.kept = c.numpy()
+
+    def in_closure(ctx: Any, c: Tensor) -> None:
+        ctx.kept = lambda: c
+
+    def in_a_global(ctx: Any, c: Tensor) -> None:
+        state["c"] = c
+
+    assert result(product(saved, lambda ctx: ctx.saved_tensors[0]), *inputs).verdict == "pass"
+    for subject in (
+        product(in_object, lambda ctx: ctx.kept.c),
+        product(array, lambda ctx: torch.from_numpy(ctx.kept)),
+        product(in_closure, lambda ctx: ctx.kept()),
+        product(in_a_global, lambda ctx: state["c"]),
+    ):
+        found = result(subject, *inputs)
+        assert found.verdict == "fail"
+        assert "the input `constant` was edited in place" in found.message
+        assert constant.equal(CONSTANTS[name]), "the caller's tensor is not touched"
+
+
+def test_a_whole_number_that_cannot_change_is_left_alone() -> None:
+    def in_object(ctx: Any, c: Tensor) -> None:
+        ctx.kept = types.SimpleNamespace(c=c)
+
+    zeros = torch.zeros(3, dtype=torch.int64)
+    assert result(product(in_object, lambda ctx: ctx.kept.c), x(3).requires_grad_(), zeros).verdict == "pass"
 
 
 def test_edited_output_that_is_not_noticed() -> None:

@@ -394,3 +394,44 @@ def test_guessed_inputs_are_suspected_only() -> None:
     wrong = believing(lambda t: torch.where(t < 0, 0.0, t.cos()))
     report = check_subject(as_subject(wrong), [Sample((POSITIVE,), provenance="typed")], only="shapes", seed=0)
     assert report["shapes"].verdict == "suspect"
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_sizes_that_would_take_gigabytes_are_named_not_tried(size: int) -> None:
+    largest = 0
+
+    class Cube(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            nonlocal largest
+            largest = max(largest, t.numel() ** 3)
+            ctx.save_for_backward(t)
+            return (t[:, None, None] * t[:, None] * t).sum()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (t,) = ctx.saved_tensors
+            return g * 3 * t.sum() ** 2 * torch.ones_like(t)
+
+    found = result(Cube, x(size))
+    assert found.verdict == "pass"
+    assert "sizes not tried because they are too large: 1" in found.message
+    assert f"1025 for a dimension of size {size} (a result of about 1e+09 elements)" in found.message
+    assert largest <= 2_200_000
+
+
+def test_large_inputs_are_not_even_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradwright.checking import resizing
+
+    made, real = [], resizing._with_size
+
+    def watched(*arguments: Any) -> Any:
+        grown = real(*arguments)
+        made.append(0 if grown is None else grown.numel())
+        return grown
+
+    monkeypatch.setattr(resizing, "_with_size", watched)
+    found = result(Exp, x(4, 3, 3, 3))
+    assert found.verdict == "pass"
+    assert "elements of input" in found.message
+    assert max(made) <= resizing.MAX_ELEMENTS["standard"]

@@ -1,11 +1,12 @@
 """Tensors that backward needs are saved with save_for_backward, not kept on ctx.
 
 ## What it checks
-The attributes of ``ctx`` after forward, containers included. A tensor among them is reported with what follows from
-it, each shown by trying it: an input kept on ``ctx`` and edited in place between forward and backward gives a wrong
-gradient without an error; an output kept on ``ctx`` forms a reference cycle, so that its memory is freed only by the
-garbage collector; any other tensor bypasses saved-tensor hooks (activation offload, checkpointing) and stays alive
-after backward.
+The attributes of ``ctx`` after forward, and what they hold: containers, objects, the variables of closures. A tensor
+among them is reported with what follows from it, each shown by trying it: an input kept on ``ctx`` and edited in place
+between forward and backward gives a wrong gradient without an error; an output kept on ``ctx`` forms a reference cycle,
+so that its memory is freed only by the garbage collector; any other tensor that forward computed bypasses saved-tensor
+hooks (activation offload, checkpointing) and stays alive after backward. A tensor that the next call finds again (a
+table, a weight) was not computed by forward, and nothing is said of it.
 
 ## Why it matters
 ``save_for_backward`` is what detects edits, breaks cycles, frees memory after backward and lets hooks move tensors
@@ -27,11 +28,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright import torch_compat
 from gradwright.checking import repro
 from gradwright.checking.audit import audit, random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
+from gradwright.checking.kept import kept_on
 from gradwright.checking.report import Finding, Outcome, Where
 
 
@@ -44,36 +45,35 @@ def examine(case: Case) -> Outcome:
     if watched.no_graph or watched.no_backward:
         return Outcome("skipped", watched.obstacle)
     run = case.forward()
-    kept = _tensors_on(run.differentiable[0].grad_fn)
-    findings = []
-    for attribute, tensor in kept:
-        finding = _consequence(case, attribute, tensor, run.arguments, run.outputs, watched.usable)
-        if finding is not None:
+    again = case.forward()
+    lasting = [item.tensor for item in kept_on(again.differentiable[0].grad_fn)]
+    kept = kept_on(run.differentiable[0].grad_fn)
+    findings: list[Finding] = []
+    harmless = []
+    for item in kept:
+        if any(_shares(item.tensor, other) for other in lasting):
+            harmless.append(f"{item.path} is there before forward")
+            continue
+        finding = _consequence(case, item.path, item.tensor, run.arguments, run.outputs, watched.usable)
+        if finding is None:
+            harmless.append(f"{item.path} is a constant of one element")
+        else:
             findings.append(finding)
     if findings:
         return Outcome("fail", findings[0].message, tuple(findings))
-    if kept:
-        names = ", ".join(f"ctx.{attribute}" for attribute, _ in kept)
-        return Outcome("pass", f"{names} hold only constants of one element, which cost nothing")
+    if harmless:
+        return Outcome("pass", f"no tensor that costs anything is kept on ctx: {'; '.join(harmless)}")
     return Outcome("pass", "no tensor is kept on ctx")
 
 
-def _tensors_on(node: Any) -> list[tuple[str, Tensor]]:
-    found = []
-    for attribute, value in vars(node).items() if hasattr(node, "__dict__") else ():
-        leaves, _ = torch_compat.flatten(value)
-        found += [(attribute, leaf) for leaf in leaves if isinstance(leaf, Tensor)]
-    return found
-
-
 def _consequence(
-    case: Case, attribute: str, tensor: Tensor, arguments: list[Any], outputs: list[Tensor], usable: bool
+    case: Case, path: str, tensor: Tensor, arguments: list[Any], outputs: list[Tensor], usable: bool
 ) -> Finding | None:
-    hint = f"save it: ctx.save_for_backward(...) in forward, ctx.saved_tensors in backward, instead of ctx.{attribute}."
+    hint = f"save it: ctx.save_for_backward(...) in forward, ctx.saved_tensors in backward, instead of {path}."
     for argument in arguments:
         if isinstance(argument.value, Tensor) and _shares(argument.value, tensor):
             stale = _stale_gradient(case, argument.name) if usable else None
-            message = f"the input `{argument.name}` is kept on ctx as ctx.{attribute} instead of being saved"
+            message = f"the input `{argument.name}` is kept on ctx as {path} instead of being saved"
             if stale is not None:
                 right, wrong, index = stale
                 message += (
@@ -92,7 +92,7 @@ def _consequence(
     for position, out in enumerate(outputs):
         if _shares(out, tensor):
             cycle = _forms_cycle(case)
-            message = f"output {position} is kept on ctx as ctx.{attribute} instead of being saved"
+            message = f"output {position} is kept on ctx as {path} instead of being saved"
             message += (
                 ": ctx and the output hold each other, so the graph's memory is freed only by the garbage collector."
                 if cycle
@@ -102,7 +102,7 @@ def _consequence(
     if tensor.untyped_storage().nbytes() <= tensor.element_size():
         return None
     message = (
-        f"a tensor that forward computed, {tuple(tensor.shape)}, is kept on ctx as ctx.{attribute} instead of being "
+        f"a tensor that forward computed, {tuple(tensor.shape)}, is kept on ctx as {path} instead of being "
         "saved: it is invisible to saved-tensor hooks (offload, checkpoint), stays alive after backward, and is a "
         "constant to double backward."
     )

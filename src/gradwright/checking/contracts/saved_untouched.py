@@ -2,8 +2,9 @@
 
 ## What it checks
 The bytes of every saved tensor of every Function in the graph, before and after backward. For a Function or a custom op
-also: an input, or an output, that is edited in place between forward and backward; PyTorch must refuse the backward,
-or the gradient must be the same.
+also: an input, a tensor that is not differentiated (a mask, an index, a target), or an output is edited in place
+between forward and backward, however the rule keeps it: on ``ctx``, in an object, in NumPy memory, in a global. PyTorch
+must refuse the backward, or the gradient must be the same.
 
 ## Why it matters
 A saved input is also somebody else's tensor: writing to it in backward spoils another operation's gradient. And an
@@ -19,7 +20,8 @@ linkedin/Liger-Kernel issue 254; axolotl-ai-cloud/axolotl issue 3892.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,11 +36,12 @@ from gradwright.checking.guards import without_gradients
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.tensors import overlaps
+from gradwright.checking.variants import slots
 
 WRITING = "work on a copy in backward: saved tensors belong to the graph and, when they are inputs, to the caller."
 ALIAS = (
-    "save the tensor itself with ctx.save_for_backward, not its .data, .numpy() or another alias of its memory; only "
-    "then does PyTorch notice the edit."
+    "save the tensor itself with ctx.save_for_backward, not its .data, .numpy() or another alias of its memory, nor in "
+    "an object or a closure; only then does PyTorch notice the edit."
 )
 
 
@@ -59,9 +62,9 @@ def examine(case: Case) -> Outcome:
     edited = 0
     v = random_cotangent(case)
     right = case.pull_all(v)
-    for kind, number in _editable(case):
+    for target in _editable(case):
         edited += 1
-        finding = _stale(case, v, right, kind, number)
+        finding = _stale(case, v, right, target)
         if finding is not None:
             return Outcome("fail", finding.message, (finding,))
     return Outcome(
@@ -116,47 +119,84 @@ def _identity(case: Case, run: Pass, tensor: Tensor) -> tuple[str, Where]:
     return "", Where()
 
 
-def _editable(case: Case) -> Iterator[tuple[str, int]]:
-    for k, item in enumerate(case.inputs):
-        if item.tensor.numel() and not overlaps(item.tensor):
-            yield "input", k
+@dataclass(frozen=True)
+class _Target:
+    """A tensor to edit between forward and backward."""
+
+    words: str
+    where: Where
+    variable: str
+    """What the repro calls it."""
+    get: Callable[[Pass], Tensor]
+
+
+def _editable(case: Case) -> Iterator[_Target]:
+    for slot in slots(case):
+        if not slot.tensor.numel() or slot.tensor.layout != torch.strided or overlaps(slot.tensor):
+            continue
+
+        def argument(run: Pass, place: tuple[int, int] = slot.place) -> Tensor:
+            value = run.arguments[place[0]].value
+            return value if isinstance(value, Tensor) else torch_compat.flatten(value)[0][place[1]]
+
+        yield _Target(f"the input `{slot.name}`", Where(slot.name), repro.variable(slot.name), argument)
     for o, output in enumerate(case.outputs):
         if output.shape.numel():
-            yield "output", o
+
+            def result(run: Pass, o: int = o) -> Tensor:
+                return run.differentiable[o]
+
+            yield _Target(case.output_name(o), Where(output=output.position), f"{repro.listed(case)}[{o}]", result)
 
 
-def _stale(case: Case, v: Tensor, right: list[Tensor], kind: str, number: int) -> Finding | None:
+def _edit(tensor: Tensor) -> str | None:
+    """Change a tensor in place and return the call that did; None when no harmless change exists.
+
+    Whole numbers become the smallest of them that is not negative: an index, a label or an offset stays in range.
+    """
+    if tensor.is_floating_point() or tensor.is_complex():
+        tensor.mul_(2).add_(1)
+        return "mul_(2).add_(1)"
+    if tensor.dtype is torch.bool:
+        tensor.logical_not_()
+        return "logical_not_()"
+    present = tensor[tensor >= 0]
+    if not present.numel():
+        return None
+    smallest = int(present.min())
+    value = smallest if bool((tensor != smallest).any()) else smallest - 1
+    if value < 0:
+        return None
+    tensor.fill_(value)
+    return f"fill_({value})"
+
+
+def _stale(case: Case, v: Tensor, right: list[Tensor], target: _Target) -> Finding | None:
     run = case.forward()
-    if kind == "input":
-        item = case.inputs[number]
-        argument = run.arguments[item.argument].value
-        edited = argument if isinstance(argument, Tensor) else torch_compat.flatten(argument)[0][item.leaf]
-        name, variable, where = f"the input `{item.name}`", repro.variable(item.name), Where(item.name)
-    else:
-        edited = run.differentiable[number]
-        name, variable = case.output_name(number), f"{repro.listed(case)}[{number}]"
-        where = Where(output=case.outputs[number].position)
+    edited = target.get(run)
+    call: str | None = None
 
     def backward() -> list[Tensor | None]:
+        nonlocal call
         with torch.no_grad():
-            edited.mul_(2).add_(1)
+            call = _edit(edited)
         with case.sandbox():
             return run.gradients(case.cotangents(v))
 
     result = attempt(backward)
-    if result.error is not None:
+    if result.error is not None or call is None:
         return None  # noticed, as it should be
     wrong = gradient_mismatch(case, result.gradients, right)
     if wrong is None:
         return None
     message = (
-        f"{name} was edited in place between forward and backward, and nobody noticed: the gradient of "
+        f"{target.words} was edited in place between forward and backward, and nobody noticed: the gradient of "
         f"`{case.inputs[wrong.number].name}` is {wrong.words}."
     )
     body = [
         "with torch.no_grad():",
-        f"    {variable}.mul_(2).add_(1)",
+        f"    {target.variable}.{call}",
         f"sum(t.sum() for t in {repro.listed(case)}).backward()  # should raise, but computes with edited values",
         f"print({repro.variable(case.inputs[0].name)}.grad)",
     ]
-    return Finding("fail", message, ALIAS, where, wrong.got, wrong.want, wrong.allowed, repro.script(case, body))
+    return Finding("fail", message, ALIAS, target.where, wrong.got, wrong.want, wrong.allowed, repro.script(case, body))

@@ -5,8 +5,9 @@ Inputs derived from the given ones: a dimension of size 1, an empty one, sizes j
 at all; both signs, values several times as large, zeros, ties, and an index that occurs twice. Wherever forward runs
 and gives finite values, backward must not raise, gradients must have the shapes of their inputs, and the rule must be
 linear and match differences (or the declared surrogate). A variant that forward rejects is not used and is counted in
-the message. The declared ``domain`` is never left. At zeros and ties, where many functions have no derivative, only
-gradients that are not finite and errors at points where the function is smooth count.
+the message, and a size that would make forward too large or too slow is named there. The declared ``domain`` is never
+left. At zeros and ties, where many functions have no derivative, only gradients that are not finite and errors at
+points where the function is smooth count.
 
 ## Why it matters
 Most wrong gradients in published code are right on the example they were tested with: three rows, positive numbers,
@@ -33,7 +34,7 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import largest_entry
 from gradwright.checking.report import Finding, Outcome, gravest
-from gradwright.checking.resizing import resized
+from gradwright.checking.resizing import TooLarge, resized
 from gradwright.checking.revaluing import Revalued, revalued
 from gradwright.checking.trial import Fault, Unjudged, try_rule, try_rule_at_singular_point
 from gradwright.checking.variants import quietly, without_rule
@@ -42,6 +43,8 @@ from gradwright.typing import Level, Verdict
 SECONDS: dict[Level, float] = {"quick": 1.0, "standard": 4.0, "full": 60.0}
 """No further variant is begun after this much processor time; it is meant for slow subjects only."""
 MAX_FINDINGS = 3
+MAX_NAMED = 3
+"""So many of the sizes that were not tried are named."""
 SATURATED = 1e-8
 """Differences below this fraction of the gradient on the sample do not count: exp(-40) is 0 beside 1."""
 NOT_MEANT = (
@@ -89,9 +92,12 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
     scale = largest_entry(*case.pull_all(random_cotangent(case, "scale of the gradient")))
     tried = rejected = unjudged = 0
     hurried = False
+    too_large: list[str] = []
     for variant in _variants(case):
         if variant is None:
             rejected += 1
+        elif isinstance(variant, TooLarge):
+            too_large.append(variant.words)
         else:
             tried += 1
             words, outcome = variant
@@ -109,6 +115,9 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
         notes.append(f"{rejected} more rejected by forward, or not finite there")
     if unjudged:
         notes.append(f"{unjudged} where the function is not smooth, not judged")
+    if too_large:
+        more = f" and {len(too_large) - MAX_NAMED} more" if len(too_large) > MAX_NAMED else ""
+        notes.append(f"sizes not tried because they are too large: {', '.join(too_large[:MAX_NAMED])}{more}")
     if hurried:
         notes.append("stopped early because the subject is slow")
     return list(findings.values()), notes
@@ -121,13 +130,13 @@ def _is_saturated(finding: Finding, scale: float) -> bool:
     return abs(finding.analytic - finding.numeric) <= SATURATED * scale
 
 
-def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | None]:
+def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | TooLarge | None]:
     """Give the words of each variant and what came of it; None for a variant that forward rejects."""
     for value in revalued(case):
         yield None if value is None else (value.words, _revalued_finding(value))
     for shape in resized(case):
-        if shape is None:
-            yield None
+        if shape is None or isinstance(shape, TooLarge):
+            yield shape
             continue
         fault = _defined(try_rule(shape.case), shape.duplicates)
         # A backward that raises where there is no dimension may have been written for vectors.
