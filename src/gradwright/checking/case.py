@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
+from gradwright.checking.allowances import NONE, Allowances
 from gradwright.checking.companions import pull_companion
 from gradwright.checking.domain import parse_domain, refuse_outside, refuse_unknown
 from gradwright.checking.parts import Output, Pass, differentiable_inputs
@@ -60,11 +61,13 @@ class Case:
         level: Level = "standard",
         seed: int = 0,
         arguments: Sequence[Argument] | None = None,
+        allowances: Allowances = NONE,
     ) -> None:
         self.subject = subject
         self.sample = sample
         self.level = level
         self.seed = seed
+        self.allowances = allowances
         self.arguments = list(arguments) if arguments is not None else subject.bind(sample)
         self.inputs = differentiable_inputs(subject, self.arguments)
         if not self.inputs:
@@ -242,6 +245,11 @@ class Case:
         """Return the VJP of ``v`` through the declared surrogate, as real float64 vectors."""
         return pull_companion(self, "surrogate", v)
 
+    def on(self, arguments: Sequence[Argument]) -> Case:
+        """Return the same subject on other arguments; raises what making a case raises."""
+        level, seed, allowances = self.level, self.seed, self.allowances
+        return Case(self.subject, self.sample, level=level, seed=seed, arguments=arguments, allowances=allowances)
+
     def twin(self, dtype: torch.dtype) -> Case | None:
         """Return the same case with every real floating tensor in ``dtype`` (complex ones in the matching dtype).
 
@@ -260,7 +268,7 @@ class Case:
             leaves, structure = torch_compat.flatten(argument.value)
             arguments.append(replace(argument, value=torch_compat.unflatten([convert(x) for x in leaves], structure)))
         try:
-            twin = Case(self.subject, self.sample, level=self.level, seed=self.seed, arguments=arguments)
+            twin = self.on(arguments)
         except (ForwardError, SampleError):
             return None
         if self.randomness != "none":

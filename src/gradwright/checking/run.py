@@ -6,12 +6,15 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 from gradwright import torch_compat
+from gradwright.checking.allowances import NONE, Allowances
 from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import Contract, all_contracts
+from gradwright.checking.gradcheck import UNPACKED, as_arguments, translate
 from gradwright.checking.limits import TimeLimitError, time_limit
 from gradwright.checking.randomness import preserved_random_state
 from gradwright.checking.report import (
@@ -48,6 +51,11 @@ def check(
     skip: Collection[str] | str = (),
     require: Collection[str] | str = (),
     seed: int = 0,
+    eps: float | None = None,
+    atol: float = 0.0,
+    rtol: float = 0.0,
+    nondet_tol: float = 0.0,
+    **gradcheck_flags: bool,
 ) -> Report:
     """Check a custom gradient against its whole contract.
 
@@ -56,7 +64,7 @@ def check(
             (its parameters become inputs by name), or any callable of tensors.
         inputs: the positional arguments, tensors of any shape and floating or complex dtype among them. Tensors with
             ``requires_grad=True`` are differentiated and the others are constants; when none has it, all floating-point
-            and complex tensors are differentiated.
+            and complex tensors are differentiated. As for gradcheck, they may also be given as one tuple.
         kwargs: keyword arguments.
         surrogate: the function whose derivative the rule uses instead of the true one, for straight-through and
             surrogate gradients; called with the same arguments, returns outputs of the same shapes.
@@ -68,6 +76,13 @@ def check(
         skip: ids of contracts to leave out.
         require: ids of contracts for which ``unsupported`` counts as a failure.
         seed: seed of all random choices, a non-negative integer; another seed looks along other random directions.
+        eps: step of a plain central difference that acquits an accused entry with which it agrees. This and the next
+            three have gradcheck's names, and only ever allow more.
+        atol: error of each derivative that is allowed beyond its error bar, whatever its size.
+        rtol: the same as a fraction of the derivative.
+        nondet_tol: how far two runs on the same inputs may differ.
+        gradcheck_flags: other flags of ``torch.autograd.gradcheck``, for code that moves over: see *Coming from
+            gradcheck* in the documentation.
 
     Returns:
         The report; ``bool(report)`` is true when nothing failed.
@@ -102,7 +117,22 @@ def check(
             )
     given = dict(kwargs) if kwargs is not None else {}
     sample = Sample(tuple(inputs), given, surrogate, reference, domain)
-    return check_subject(as_subject(subject), [sample], level=level, only=only, skip=skip, require=require, seed=seed)
+    allowances = Allowances(eps, atol, rtol, nondet_tol)
+    moved = translate(gradcheck_flags, signature(check).parameters)
+    target = as_subject(subject)
+    with preserved_random_state():
+        taken = as_arguments(target, sample)
+    return check_subject(
+        target,
+        [taken],
+        level=level,
+        only=only,
+        skip=[*_listed(skip), *moved.skip],
+        require=[*_listed(require), *moved.require],
+        seed=seed,
+        notes=[*moved.notes, *([UNPACKED] if taken is not sample else [])],
+        allowances=allowances,
+    )
 
 
 def check_subject(
@@ -116,12 +146,14 @@ def check_subject(
     seed: int = 0,
     observe: Callable[[str], None] | None = None,
     notes: Sequence[str] = (),
+    allowances: Allowances = NONE,
 ) -> Report:
     """Check a subject on several samples; see :func:`check` for the options and what is raised.
 
     Arguments:
         observe: called with the id of each contract before it is examined.
         notes: remarks for the reader of the report.
+        allowances: what counts as right beyond the error bars.
     """
     start = time.perf_counter()
     if level not in LEVELS:
@@ -132,10 +164,10 @@ def check_subject(
         raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
     # Whatever the subject draws from a global generator leaves the caller's stream where it was.
     with preserved_random_state():
-        cases = [Case(subject, sample, level=level, seed=seed) for sample in samples]
+        cases = [Case(subject, sample, level=level, seed=seed, allowances=allowances) for sample in samples]
         results = [_examine_all(contract, cases, required, observe) for contract in chosen]
         results = [_as_consequence(contract, result, results) for contract, result in zip(chosen, results)]
-        remarks = [*notes, *_remarks(subject, cases)]
+        remarks = [*notes, *filter(None, [allowances.describe()]), *_remarks(subject, cases)]
     return Report(
         name=subject.name,
         kind=subject.kind,
@@ -148,6 +180,7 @@ def check_subject(
         notes=tuple(remarks),
         seconds=time.perf_counter() - start,
         torch_version=torch_compat.version(),
+        allowances=allowances.granted(),
     )
 
 
@@ -167,8 +200,12 @@ def choose_contracts(
     ]
 
 
+def _listed(ids: Collection[str] | str) -> list[str]:
+    return [ids] if isinstance(ids, str) else list(ids)
+
+
 def _known_ids(option: str, ids: Collection[str] | str) -> set[str]:
-    names = [ids] if isinstance(ids, str) else list(ids)
+    names = _listed(ids)
     for name in names:
         if name not in all_contracts():
             raise unknown_choice(option, name, list(all_contracts()))

@@ -83,10 +83,12 @@ def examine(case: Case) -> Outcome:
     at_v, at_w, at_zero = rule(v), rule(w), rule(torch.zeros_like(v))
     largest = float(join([at_v, at_w]).nan_to_num(0.0, 0.0, 0.0).abs().max())
     relative, of_largest = max(RELATIVE, 64 * case.epsilon), max(OF_LARGEST, 16 * case.epsilon)
+    granted = case.allowances
 
     def against(got: Tensor, want: Tensor, size: Tensor, scale: float = 1.0) -> Deviation:
         finite = size.nan_to_num(0.0, 0.0, 0.0).abs()
-        return Deviation(got, want, size.abs(), relative * finite + of_largest * abs(scale) * largest + 1e-300)
+        allowed = relative * finite + of_largest * abs(scale) * largest + 1e-300
+        return Deviation(got, want, size.abs(), allowed + granted.rtol * finite + granted.atol * max(1.0, abs(scale)))
 
     # Where the derivative itself is infinite, zero times infinity is no fault of the rule.
     zero = against(torch.where(at_v.isfinite(), at_zero, 0.0), torch.zeros_like(at_zero), at_v)
@@ -110,7 +112,7 @@ def examine(case: Case) -> Outcome:
     return Outcome(
         "pass",
         f"B(0) = 0, B(sv) = sB(v) for s = -1, 2^10, 2^{math.log2(small):g}, and B(v + w) = B(v) + B(w)",
-        sensitivity=relative,
+        sensitivity=relative + granted.rtol,
     )
 
 

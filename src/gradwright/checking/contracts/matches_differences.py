@@ -140,7 +140,7 @@ def _concluded(
         notes.append(f"{counts[State.SYMMETRIC]} right along symmetric directions, as the input is symmetric")
     undecided = counts[State.UNRESOLVED] + open_projections
     if undecided:
-        notes.append(f"{undecided} whose error bar is too wide to tell")
+        notes.append(f"{undecided} whose error bar is too wide to tell, or where two examinations disagree")
     hopeless = undecided + counts[State.UNDEFINED] > (total + len(projections)) / 2
     verdict: Verdict = "unresolved" if hopeless else "pass"
     return Outcome(verdict, "; ".join(notes), (), sensitivity, evidence)
