@@ -28,6 +28,7 @@ from gradwright.checking.report import (
     gravest,
 )
 from gradwright.checking.samples import Sample
+from gradwright.checking.shrink import Shrinker
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.errors import OptionError, SampleError, describe_exception, unknown_choice
 from gradwright.typing import LEVELS, Level, TensorFunction, Verdict
@@ -165,8 +166,11 @@ def check_subject(
     # Whatever the subject draws from a global generator leaves the caller's stream where it was.
     with preserved_random_state():
         cases = [Case(subject, sample, level=level, seed=seed, allowances=allowances) for sample in samples]
-        results = [_examine_all(contract, cases, required, observe) for contract in chosen]
+        owners: list[tuple[Finding, Case]] = []
+        results = [_examine_all(contract, cases, required, observe, owners) for contract in chosen]
         results = [_as_consequence(contract, result, results) for contract, result in zip(chosen, results)]
+        shrinker = Shrinker(level)
+        results = [_with_small_repros(shrinker, contract, r, owners) for contract, r in zip(chosen, results)]
         remarks = [*notes, *filter(None, [allowances.describe()]), *_remarks(subject, cases)]
     return Report(
         name=subject.name,
@@ -213,12 +217,18 @@ def _known_ids(option: str, ids: Collection[str] | str) -> set[str]:
 
 
 def _examine_all(
-    contract: Contract, cases: Sequence[Case], required: set[str], observe: Callable[[str], None] | None
+    contract: Contract,
+    cases: Sequence[Case],
+    required: set[str],
+    observe: Callable[[str], None] | None,
+    owners: list[tuple[Finding, Case]],
 ) -> ContractResult:
+    """Examine one contract on all cases; ``owners`` gets each finding with its case."""
     start = time.perf_counter()
     if observe is not None:
         observe(contract.id)
     outcomes = [_examine(contract, case) for case in cases]
+    owners += [(finding, case) for case, outcome in zip(cases, outcomes) for finding in outcome.findings]
     if contract.id in required:
         outcomes = [_required(outcome) for outcome in outcomes]
     verdict = gravest([outcome.verdict for outcome in outcomes])
@@ -234,6 +244,19 @@ def _examine_all(
         seconds=time.perf_counter() - start,
         support=_support(outcomes),
     )
+
+
+def _with_small_repros(
+    shrinker: Shrinker, contract: Contract, result: ContractResult, owners: Sequence[tuple[Finding, Case]]
+) -> ContractResult:
+    if result.verdict != "fail":
+        return result
+
+    def small(finding: Finding) -> Finding:
+        case = next((case for found, case in owners if found is finding), None)
+        return finding if case is None else shrinker.shrink(contract, case, finding, result.seconds)
+
+    return replace(result, findings=tuple(map(small, result.findings)))
 
 
 def _support(outcomes: Sequence[Outcome]) -> tuple[Support, ...]:
