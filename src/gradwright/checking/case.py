@@ -22,6 +22,7 @@ from gradwright import torch_compat
 from gradwright.checking.allowances import NONE, Allowances
 from gradwright.checking.companions import pull_companion
 from gradwright.checking.domain import parse_domain, refuse_outside, refuse_unknown
+from gradwright.checking.limits import STOPS
 from gradwright.checking.parts import Output, Pass, differentiable_inputs
 from gradwright.checking.precision import hidden_epsilon
 from gradwright.checking.randomness import fixed_random_state
@@ -57,7 +58,6 @@ class Case:
         self,
         subject: Subject,
         sample: Sample,
-        *,
         level: Level = "standard",
         seed: int = 0,
         arguments: Sequence[Argument] | None = None,
@@ -203,7 +203,9 @@ class Case:
             return torch.full((self.m,), float("nan"), dtype=torch.float64)
         try:
             outputs = [out.detach() for out in self.forward(flats).differentiable]
-        except Exception:
+        except STOPS:
+            raise
+        except BaseException:
             outputs = []
         if [o.shape for o in outputs] != [o.shape for o in self.outputs]:
             return torch.full((self.m,), float("nan"), dtype=torch.float64)
@@ -247,8 +249,7 @@ class Case:
 
     def on(self, arguments: Sequence[Argument]) -> Case:
         """Return the same subject on other arguments; raises what making a case raises."""
-        level, seed, allowances = self.level, self.seed, self.allowances
-        return Case(self.subject, self.sample, level=level, seed=seed, arguments=arguments, allowances=allowances)
+        return Case(self.subject, self.sample, self.level, self.seed, arguments, self.allowances)
 
     def twin(self, dtype: torch.dtype) -> Case | None:
         """Return the same case with every real floating tensor in ``dtype`` (complex ones in the matching dtype).
@@ -348,7 +349,9 @@ class Case:
                     raise
                 self.in_place = True
                 return self.forward()
-        except Exception as error:
+        except STOPS:
+            raise
+        except BaseException as error:
             raise ForwardError(
                 f"{self.subject.name}: forward raised {describe_exception(error)} on the sample ({self.describe()}); "
                 "expected it to run; change the sample or mend forward."

@@ -63,6 +63,8 @@ class Evidence:
     analytic: tuple[float, ...]
     numeric: tuple[float, ...]
     error_bar: tuple[float, ...]
+    title: str = ""
+    """What the pairs are, for example ``output 0 with respect to `x```."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from gradwright.checking.case import Case
 from gradwright.checking.contracts import Contract, all_contracts
 from gradwright.checking.gradcheck import UNPACKED, as_arguments, translate
 from gradwright.checking.limits import TimeLimitError, time_limit
-from gradwright.checking.randomness import preserved_random_state
 from gradwright.checking.report import (
     ContractResult,
     Finding,
@@ -28,9 +27,10 @@ from gradwright.checking.report import (
     gravest,
 )
 from gradwright.checking.samples import Sample
+from gradwright.checking.settings import neutral, preserved_settings
 from gradwright.checking.shrink import Shrinker
 from gradwright.checking.subject import Subject, as_subject
-from gradwright.errors import OptionError, SampleError, describe_exception, unknown_choice
+from gradwright.errors import OptionError, SampleError, describe_exception, required_and_skipped, unknown_choice
 from gradwright.typing import LEVELS, Level, TensorFunction, Verdict
 
 SECONDS_PER_CONTRACT: dict[Level, float] = {"quick": 10.0, "standard": 60.0, "full": 600.0}
@@ -121,7 +121,7 @@ def check(
     allowances = Allowances(eps, atol, rtol, nondet_tol)
     moved = translate(gradcheck_flags, signature(check).parameters)
     target = as_subject(subject)
-    with preserved_random_state():
+    with neutral():
         taken = as_arguments(target, sample)
     return check_subject(
         target,
@@ -161,10 +161,11 @@ def check_subject(
         raise unknown_choice("level", level, LEVELS)
     chosen = choose_contracts(level, only, skip)
     required = _known_ids("require", require)
+    for name in required & _known_ids("skip", skip):
+        raise required_and_skipped(name)
     if type(seed) is not int or seed < 0:  # a bool is no seed
         raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
-    # Whatever the subject draws from a global generator leaves the caller's stream where it was.
-    with preserved_random_state():
+    with neutral():
         cases = [Case(subject, sample, level=level, seed=seed, allowances=allowances) for sample in samples]
         owners: list[tuple[Finding, Case]] = []
         results = [_examine_all(contract, cases, required, observe, owners) for contract in chosen]
@@ -277,17 +278,16 @@ def _examine(contract: Contract, case: Case) -> Outcome:
     if case.hangs:
         return Outcome("unresolved", "not tried: backward did not return within the limit of an earlier contract")
     try:
-        with time_limit(limit):
+        with time_limit(limit), preserved_settings():
             outcome = contract.examine(case)
     except TimeLimitError:
         case.hangs = case.audit is None
         return Outcome("unresolved", f"stopped after {limit:g} s; a smaller sample or a higher level would finish")
     except SampleError:
         raise
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # the subject failed in a way the contract did not foresee: say so, check the rest
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the subject failed in a way the contract did not foresee: say so, check the rest
         return Outcome("unresolved", f"could not be examined: {describe_exception(error)}")
     if contract.depends_on_meaning and case.sample.provenance in GUESSED:
         return _soften(outcome)

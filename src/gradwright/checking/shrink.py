@@ -19,10 +19,11 @@ from gradwright import torch_compat
 from gradwright.checking import repro
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import Contract
-from gradwright.checking.limits import TimeLimitError, time_limit
+from gradwright.checking.limits import time_limit
 from gradwright.checking.report import COMPOSES, Finding
 from gradwright.checking.resizing import keep_in_range
 from gradwright.checking.samples import describe_value
+from gradwright.checking.settings import preserved_settings
 from gradwright.checking.variants import Place, Slot, quietly, slots, try_vary
 from gradwright.typing import Level
 
@@ -101,10 +102,12 @@ class Shrinker:
             return None
         self.tries -= 1
         try:
-            with time_limit(left), quietly():
+            with time_limit(left), preserved_settings(), quietly():
                 case = candidate()
                 outcome = contract.examine(case) if case is not None else None
-        except (Exception, SystemExit, TimeLimitError):
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             return None
         if case is None or outcome is None or outcome.verdict != "fail":
             return None
