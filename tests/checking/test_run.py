@@ -206,6 +206,7 @@ def test_a_backward_that_hangs_is_tried_once(monkeypatch: pytest.MonkeyPatch) ->
     report = gw.check(variant(Exp, "Hangs", backward=hangs), x(3), level="quick")
     assert time.monotonic() - start < 5
     assert any("not tried" in result.message for result in report.unresolved)
+    assert str(report).startswith("? Hangs: unresolved")
 
 
 def test_outputs_that_cannot_be_found_are_an_error() -> None:
