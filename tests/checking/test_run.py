@@ -209,6 +209,20 @@ def test_a_backward_that_hangs_is_tried_once(monkeypatch: pytest.MonkeyPatch) ->
     assert str(report).startswith("? Hangs: unresolved")
 
 
+def test_a_forward_that_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    from gradwright.checking import run
+
+    def hangs(ctx: Any, t: Tensor) -> Any:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setitem(run.SECONDS_PER_CONTRACT, "quick", 0.2)
+    with pytest.raises(ForwardError, match=r"Hangs: forward did not return within 0.2 s"):
+        gw.check(variant(Exp, "Hangs", forward=hangs), x(3), level="quick")
+
+
 def test_outputs_that_cannot_be_found_are_an_error() -> None:
     import types
 

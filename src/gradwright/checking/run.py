@@ -30,7 +30,14 @@ from gradwright.checking.samples import Sample
 from gradwright.checking.settings import neutral, preserved_settings
 from gradwright.checking.shrink import Shrinker
 from gradwright.checking.subject import Subject, as_subject
-from gradwright.errors import OptionError, SampleError, describe_exception, required_and_skipped, unknown_choice
+from gradwright.errors import (
+    ForwardError,
+    OptionError,
+    SampleError,
+    describe_exception,
+    required_and_skipped,
+    unknown_choice,
+)
 from gradwright.typing import LEVELS, Level, TensorFunction, Verdict
 
 SECONDS_PER_CONTRACT: dict[Level, float] = {"quick": 10.0, "standard": 60.0, "full": 600.0}
@@ -166,7 +173,7 @@ def check_subject(
     if type(seed) is not int or seed < 0:  # a bool is no seed
         raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
     with neutral():
-        cases = [Case(subject, sample, level=level, seed=seed, allowances=allowances) for sample in samples]
+        cases = [_case(subject, sample, level, seed, allowances) for sample in samples]
         owners: list[tuple[Finding, Case]] = []
         results = [_examine_all(contract, cases, required, observe, owners) for contract in chosen]
         results = [_as_consequence(contract, result, results) for contract, result in zip(chosen, results)]
@@ -187,6 +194,18 @@ def check_subject(
         torch_version=torch_compat.version(),
         allowances=allowances.granted(),
     )
+
+
+def _case(subject: Subject, sample: Sample, level: Level, seed: int, allowances: Allowances) -> Case:
+    limit = SECONDS_PER_CONTRACT[level]
+    try:
+        with time_limit(limit):
+            return Case(subject, sample, level, seed, allowances=allowances)
+    except TimeLimitError:
+        raise ForwardError(
+            f"{subject.name}: forward did not return within {limit:g} s; expected it to run a few times in that; make "
+            "the sample smaller, or mend forward."
+        ) from None
 
 
 def choose_contracts(
