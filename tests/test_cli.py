@@ -136,6 +136,8 @@ def test_nothing_to_check_is_5(run):
         ("bad.py", "def f(:\n", "bad.py: is not valid Python: SyntaxError"),
         ("bad.py", "raise ValueError('on purpose')\n", "ValueError: on purpose"),
         ("bad.py", "import sys; sys.exit('usage: bad')\n", "bad.py: called sys.exit"),
+        ("bad.py", "class Odd(BaseException): pass\nraise Odd('not an Exception')\n", "Odd: not an Exception"),
+        ("bad.py", "import pytest; pytest.skip('no GPU', allow_module_level=True)\n", "Skipped: no GPU"),
         ("good.py::Goood", None, "Did you mean 'Good'?"),
         ("no_such_module_at_all", None, "no_such_module_at_all: there is no module"),
     ],
@@ -263,13 +265,13 @@ def test_options_reach_the_checker(run, monkeypatch):
     write("mine.py", "import torch", "gradwright_samples = {'Good': torch.ones(7)}")
     status, _, _ = run(
         "check", "ops.py", "--level", "full", "--only", "gradient-count,second-order", "--only", "linear-in-cotangent",
-        "--skip", "second-order", "--require", "second-order", "--seed", "5", "--samples", "mine.py",
+        "--skip", "second-order", "--require", "gradient-count", "--seed", "5", "--samples", "mine.py",
     )  # fmt: skip
     assert status == 0
     assert seen["level"] == "full"
     assert seen["only"] == ("gradient-count", "second-order", "linear-in-cotangent")
     assert seen["skip"] == ("second-order",)
-    assert seen["require"] == ("second-order",)
+    assert seen["require"] == ("gradient-count",)
     assert seen["seed"] == 5
     assert len(seen["samples"][0].args[0]) == 7
 
@@ -301,6 +303,9 @@ def test_the_seed_decides_guessed_inputs(run, monkeypatch):
         (["--seed", "x"], "invalid int value"),
         (["--json", "."], "is a directory"),
         (["--html", "ops.py/page.html"], "cannot be written"),
+        (["--json", "no/such/out.json"], "--json: no/such/out.json cannot be written: there is no directory no/such"),
+        (["--html", "no/page.html"], "--html: no/page.html cannot be written: there is no directory no; make it first"),
+        (["--require", "vmap", "--skip", "export,vmap"], "--require: vmap is left out by --skip"),
         (["--nothing"], "--nothing"),
     ],
 )
@@ -311,6 +316,7 @@ def test_bad_options_are_refused_before_anything_is_imported(run, arguments, sai
     assert said in err
     assert "imported" not in err
     assert out == ""
+    assert [path.name for path in Path().iterdir()] == ["ops.py"]
 
 
 def test_without_arguments_the_usage_is_shown(run):
@@ -330,6 +336,7 @@ def test_the_ids_are_those_of_the_contracts():
 
 def test_json_and_html_are_written(run):
     write("ops.py", GOOD, WRONG)
+    Path("new").mkdir()
     status, _, _ = run("check", "ops.py", *QUICK, "--json", "new/out.json", "--html", "new/out.html")
     assert status == 1
     document = json.loads(Path("new/out.json").read_text())
@@ -413,6 +420,45 @@ def test_an_interrupt_shows_what_was_finished(run, monkeypatch):
     assert "Good" in out
     assert "interrupted: 2 of 3 subjects were not checked" in err
     assert not Path("out.json").exists()
+
+
+def test_a_subject_that_raises_no_exception_is_not_checked_and_the_rest_is(run):
+    odd = """
+    class Odd(BaseException): pass
+    class Raises(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x): raise Odd("deep")
+        @staticmethod
+        def backward(ctx, g): return g
+    samples_Raises = lambda: torch.ones(3, dtype=torch.float64)
+    """
+    write("ops.py", GOOD, odd)
+    status, out, err = run("check", "ops.py", *QUICK)
+    assert status == 2, err
+    assert err == ""
+    assert "forward raised Odd: deep" in " ".join(out.split())
+    assert "1 passed, 0 failed, 0 suspect, 1 could not be run" in out
+
+
+def test_a_default_dtype_that_a_file_sets_is_for_its_own_subjects(run):
+    sum_of_ones = """
+    class {name}(Function):
+        @staticmethod
+        def forward(ctx, x):
+            assert torch.ones(1).dtype == torch.{dtype}
+            return x * 2
+        @staticmethod
+        def backward(ctx, g): return g * 2
+    samples_{name} = lambda: torch.ones(3, dtype=torch.float64)
+    """
+    head = "import torch\nfrom torch.autograd import Function\n"
+    double = sum_of_ones.format(name="Double", dtype="float64")
+    write("sets.py", head + "torch.set_default_dtype(torch.float64)\n", double)
+    write("sets_not.py", head, sum_of_ones.format(name="Single", dtype="float32"))
+    for targets in (("sets.py", "sets_not.py"), ("sets_not.py", "sets.py")):
+        status, out, err = run("check", *targets, *QUICK)
+        assert status == 0, out + err
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_an_interrupt_while_importing(run):

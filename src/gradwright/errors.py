@@ -50,6 +50,11 @@ def unknown_choice(option: str, value: object, known: Sequence[str]) -> OptionEr
     return OptionError(f"{option}: got {value!r}; expected one of {', '.join(known)}.{did_you_mean(str(value), known)}")
 
 
+def required_and_skipped(name: str, prefix: str = "") -> OptionError:
+    """Build the error for a contract that is to be both required and left out; ``prefix`` is that of the options."""
+    return OptionError(f"{prefix}require: {name} is left out by {prefix}skip; expected one of the two; drop one.")
+
+
 def missing_torch() -> MissingDependencyError:
     """Build the error for a Python without PyTorch."""
     return MissingDependencyError(

@@ -180,7 +180,9 @@ def blocks_of(case: Case) -> list[Block]:
     ("label", "target", "inputs", "words"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)]
 )
 def test_label_and_words(label: str, target: Any, inputs: tuple[Any, ...], words: str) -> None:
-    blocks = blocks_of(Case(as_subject(target), Sample(inputs)))
+    case = Case(as_subject(target), Sample(inputs))
+    assert case.backward_randomness in ("none", "seeded")  # contracts ask first, and it is seeded from then on
+    blocks = blocks_of(case)
     wrong = [b for b in blocks if bool((b.comparison.state == State.WRONG).any())]
     assert wrong, "the mistake itself must be seen"
     found = diagnose(wrong[0], blocks)

@@ -99,6 +99,7 @@ def test_require_turns_unsupported_into_a_failure() -> None:
         ({"require": ["nothing"]}, OptionError, "require: got 'nothing'"),
         ({"seed": -1}, OptionError, "seed: got -1"),
         ({"seed": 1.5}, OptionError, "seed: got 1.5"),
+        ({"require": "vmap", "skip": ["vmap"]}, OptionError, "require: vmap is left out by skip"),
         ({"surrogate": 3}, OptionError, "surrogate: got an object of type int"),
     ],
 )
@@ -151,6 +152,46 @@ def test_a_backward_that_exits_is_reported() -> None:
     assert not report
 
 
+class Odd(BaseException):
+    """Not an Exception, as pytest's skip and asyncio's cancellation are not."""
+
+
+@pytest.mark.parametrize("error", [Odd, SystemExit, GeneratorExit])
+def test_whatever_user_code_raises_is_its_failure(error: type[BaseException]) -> None:
+    def raises(ctx: Any, g: Tensor) -> Any:
+        raise error("odd")
+
+    with pytest.raises(ForwardError, match=f"forward raised {error.__name__}: odd"):
+        gw.check(variant(Exp, "Raises", forward=raises), x(3))
+    report = gw.check(variant(Exp, "Raises", backward=raises), x(3), level="quick")
+    assert report["matches-differences"].verdict == "fail"
+    assert error.__name__ in report["matches-differences"].message
+
+
+def test_an_interrupt_stops_the_check() -> None:
+    def raises(ctx: Any, g: Tensor) -> Any:
+        raise KeyboardInterrupt
+
+    for method in ("forward", "backward"):
+        with pytest.raises(KeyboardInterrupt):
+            gw.check(variant(Exp, "Interrupted", **{method: raises}), x(3), level="quick")
+
+
+def test_an_error_that_comes_late_does_not_end_the_check() -> None:
+    calls = 0
+
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > 20:
+            raise Odd("late")
+        ctx.save_for_backward(t.exp())
+        return t.exp()
+
+    report = gw.check(variant(Exp, "Late", forward=forward), x(3), level="quick")
+    assert report.unresolved
+
+
 def test_a_backward_that_hangs_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
@@ -165,6 +206,21 @@ def test_a_backward_that_hangs_is_tried_once(monkeypatch: pytest.MonkeyPatch) ->
     report = gw.check(variant(Exp, "Hangs", backward=hangs), x(3), level="quick")
     assert time.monotonic() - start < 5
     assert any("not tried" in result.message for result in report.unresolved)
+    assert str(report).startswith("? Hangs: unresolved")
+
+
+def test_a_forward_that_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    from gradwright.checking import run
+
+    def hangs(ctx: Any, t: Tensor) -> Any:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setitem(run.SECONDS_PER_CONTRACT, "quick", 0.2)
+    with pytest.raises(ForwardError, match=r"Hangs: forward did not return within 0.2 s"):
+        gw.check(variant(Exp, "Hangs", forward=hangs), x(3), level="quick")
 
 
 def test_outputs_that_cannot_be_found_are_an_error() -> None:

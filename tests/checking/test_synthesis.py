@@ -18,6 +18,13 @@ from gradwright.checking.subject import as_subject
 from gradwright.checking.synthesis import MAX_TRIES, synthesise
 
 
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch):
+    """What is found depends on the number of tries alone; tests of the limits on time set their own."""
+    monkeypatch.setattr(synthesis_module, "SECONDS_A_TRY", 60.0)
+    monkeypatch.setattr(synthesis_module, "MAX_SECONDS", 300.0)
+
+
 def make(forward, backward=lambda ctx, g: g, name="F"):
     """A Function from two plain functions."""
     return type(name, (Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})

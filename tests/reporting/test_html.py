@@ -159,14 +159,27 @@ def test_evidence_becomes_a_scatter_plot_with_the_wrong_points_marked(page, make
     assert len(shown.all("circle", **{"class": "right"})) == 4
     assert len(shown.all("path", **{"class": "wrong"})) == 1
     assert "x[4]: analytic -4.5, numeric 4.5 ± 1e-09" in shown.text("title")
-    assert "1 of 5 examined elements differ by more than their error bar." in shown.text("p")
+    assert "1 of 5 elements shown differ by more than their error bar." in shown.text("p")
     assert "x[4]" in shown.text("td")
 
 
 def test_a_passing_contract_keeps_its_picture(page, make):
     right = Evidence(("x[0]", "x[1]"), (1.0, 2.0), (1.0, 2.0), (1e-9, 1e-9))
     shown = page([make.report("Exp", make.result(evidence=(right,)))])
-    assert "All 2 examined elements agree within their error bars." in shown.text("p")
+    assert "All 2 elements shown agree within their error bars." in shown.text("p")
+
+
+def test_a_picture_says_what_it_is_of_and_a_finding_shows_what_is_wrong_only(page, make):
+    right = Evidence(("x[0]", "x[1]"), (1.0, 2.0), (1.0, 2.0), (1e-9, 1e-9), title="the output with respect to `x`")
+    wrong = Evidence(("w[0]",), (1.0,), (2.0,), (1e-9,), title="the output with respect to `w`")
+    shown = page([make.broken(evidence=(right, wrong))])
+    assert len(shown.all("figure")) == 1
+    said = " ".join(text for tag, text in shown.texts if tag in ("p", "code"))
+    assert "Gradient of the output with respect to w : 1 of 1 elements shown differ" in " ".join(said.split())
+    assert "agree within" not in said
+    passing = page([make.report("Exp", make.result(evidence=(right,)))])
+    said = " ".join(text for tag, text in passing.texts if tag in ("p", "code"))
+    assert "Gradient of the output with respect to x : all 2 elements shown agree" in " ".join(said.split())
 
 
 def test_many_points_are_thinned_but_never_the_wrong_ones():

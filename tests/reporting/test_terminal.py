@@ -34,6 +34,16 @@ def test_a_single_pass_is_short_and_says_what_was_examined(make):
     assert str(make.report()) == text
 
 
+def test_a_subject_of_which_most_could_not_be_told_has_not_passed(make):
+    hangs = [make.result(f"contract-{i}", "unresolved", message="stopped after 60 s") for i in range(3)]
+    report = make.report("Hangs", make.result("gradient-count"), make.result("vmap", "skipped"), *hangs)
+    assert plain_text([report]).startswith("? Hangs: unresolved (")
+    text = plain_text([report, make.report()])
+    assert "2 subjects: 1 passed, 0 failed, 0 suspect, 0 could not be run, 1 unresolved" in text
+    settled = make.report("Settled", make.result("gradient-count"), make.result(), *hangs[:2])
+    assert plain_text([settled]).startswith("✓ Settled passed")
+
+
 def test_a_finding_says_what_where_both_values_and_what_to_do(make):
     text = plain_text([make.broken()])
     assert text.startswith("✗ BadExp failed: matches-differences (1 pass, 1 fail)\n")

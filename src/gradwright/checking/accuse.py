@@ -75,17 +75,23 @@ def wrong_projection(case: Case, projection: Projection) -> Finding:
 
 
 def evidence_of(case: Case, comparison: Comparison) -> Evidence:
-    """Pick entries for the pictures of a report: those that are not zero on both sides, evenly if there are many."""
+    """Pick entries for the pictures of a report: those that are not zero on both sides, evenly if there are many.
+
+    At kinks and jumps there is no single value to draw the analytic one against.
+    """
     analytic, estimate = comparison.analytic, comparison.estimate
-    interesting = (analytic != 0) | (estimate.value != 0) | (comparison.state == State.WRONG)
+    wrong = comparison.state == State.WRONG
+    interesting = ((analytic != 0) | (estimate.value != 0)) & (comparison.state == State.FINE) | wrong
     positions = interesting.reshape(-1).nonzero().flatten()
     picked = positions[:: max(1, len(positions) // MAX_EVIDENCE)][:MAX_EVIDENCE]
     elements = comparison.pattern.elements().reshape(-1)[picked].tolist()
     start = case.output_slice(comparison.output).start
     rows = (start + picked % analytic.shape[1]).tolist()
     labels = [str(_place(case, comparison.input, i, row)) for i, row in zip(elements, rows)]
-    columns = [t.reshape(-1)[picked].tolist() for t in (analytic, estimate.value, estimate.bar)]
-    return Evidence(tuple(labels), *(tuple(column) for column in columns))
+    bar = estimate.bar + comparison.allowed
+    given, numeric, bars = (tuple(t.reshape(-1)[picked].tolist()) for t in (analytic, estimate.value, bar))
+    title = f"{case.output_name(comparison.output)} with respect to `{case.inputs[comparison.input].name}`"
+    return Evidence(tuple(labels), given, numeric, bars, title)
 
 
 def _place(case: Case, k: int, i: int, row: int) -> Where:

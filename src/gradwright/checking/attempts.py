@@ -17,10 +17,11 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.checking.inputs import Built, build
-from gradwright.checking.limits import TimeLimitError, time_limit
+from gradwright.checking.limits import time_limit
 from gradwright.checking.plans import Plan
 from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.samples import Sample
+from gradwright.checking.settings import preserved_settings
 from gradwright.checking.subject import Subject
 
 
@@ -68,7 +69,9 @@ def try_plan(subject: Subject, plan: Plan, seed: int, seconds: float) -> Attempt
     try:
         with _isolated(seed), time_limit(seconds):
             _run(subject, plan, seed, attempt)
-    except (Exception, SystemExit, TimeLimitError) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         attempt.error = error
     return attempt
 
@@ -119,6 +122,7 @@ def _pass_on(value: Any) -> Any:
 def _isolated(seed: int) -> Iterator[None]:
     with (
         fixed_random_state(seed),
+        preserved_settings(),
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),

@@ -18,6 +18,7 @@ from torch.autograd import Function
 from gradwright import torch_compat
 from gradwright.checking.case import Case
 from gradwright.checking.differences import signed
+from gradwright.checking.limits import STOPS
 from gradwright.errors import describe_exception
 
 
@@ -83,7 +84,9 @@ def _watch(case: Case) -> Audit:
         run = case.forward(function=stand_in)
         with case.sandbox():
             run.gradients(case.cotangents(v))
-    except (Exception, SystemExit) as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         if isinstance(error, NotImplementedError) and function is None:
             result.no_backward = True
         elif result.user_error is None:
@@ -146,7 +149,9 @@ def _watched(function: type[Function], result: Audit) -> type[Function]:
         result.expected = len(ctx.needs_input_grad)
         try:
             result.returned = original(ctx, *cotangents)
-        except (Exception, SystemExit) as error:
+        except STOPS:
+            raise
+        except BaseException as error:
             result.user_error = error
             raise
         return result.returned

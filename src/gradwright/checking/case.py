@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
@@ -19,15 +19,16 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
+from gradwright.checking.allowances import NONE, Allowances
 from gradwright.checking.companions import pull_companion
 from gradwright.checking.domain import parse_domain, refuse_outside, refuse_unknown
+from gradwright.checking.limits import STOPS
 from gradwright.checking.parts import Output, Pass, differentiable_inputs
 from gradwright.checking.precision import hidden_epsilon
 from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.samples import Sample, describe_value
 from gradwright.checking.subject import Argument, Subject
 from gradwright.checking.tensors import (
-    bits,
     copy_of,
     from_flat,
     join,
@@ -56,15 +57,16 @@ class Case:
         self,
         subject: Subject,
         sample: Sample,
-        *,
         level: Level = "standard",
         seed: int = 0,
         arguments: Sequence[Argument] | None = None,
+        allowances: Allowances = NONE,
     ) -> None:
         self.subject = subject
         self.sample = sample
         self.level = level
         self.seed = seed
+        self.allowances = allowances
         self.arguments = list(arguments) if arguments is not None else subject.bind(sample)
         self.inputs = differentiable_inputs(subject, self.arguments)
         if not self.inputs:
@@ -200,7 +202,9 @@ class Case:
             return torch.full((self.m,), float("nan"), dtype=torch.float64)
         try:
             outputs = [out.detach() for out in self.forward(flats).differentiable]
-        except Exception:
+        except STOPS:
+            raise
+        except BaseException:
             outputs = []
         if [o.shape for o in outputs] != [o.shape for o in self.outputs]:
             return torch.full((self.m,), float("nan"), dtype=torch.float64)
@@ -245,6 +249,10 @@ class Case:
         """Return the VJP of ``v`` through the declared surrogate, as real float64 vectors."""
         return pull_companion(self, "surrogate", v)
 
+    def on(self, arguments: Sequence[Argument]) -> Case:
+        """Return the same subject on other arguments; raises what making a case raises."""
+        return Case(self.subject, self.sample, self.level, self.seed, arguments, self.allowances)
+
     def twin(self, dtype: torch.dtype) -> Case | None:
         """Return the same case with every real floating tensor in ``dtype`` (complex ones in the matching dtype).
 
@@ -263,7 +271,7 @@ class Case:
             leaves, structure = torch_compat.flatten(argument.value)
             arguments.append(replace(argument, value=torch_compat.unflatten([convert(x) for x in leaves], structure)))
         try:
-            twin = Case(self.subject, self.sample, level=self.level, seed=self.seed, arguments=arguments)
+            twin = self.on(arguments)
         except (ForwardError, SampleError):
             return None
         if self.randomness != "none":
@@ -343,34 +351,28 @@ class Case:
                     raise
                 self.in_place = True
                 return self.forward()
-        except Exception as error:
+        except STOPS:
+            raise
+        except BaseException as error:
             raise ForwardError(
                 f"{self.subject.name}: forward raised {describe_exception(error)} on the sample ({self.describe()}); "
                 "expected it to run; change the sample or mend forward."
             ) from error
 
     def _find_randomness(self) -> Randomness:
-        def moves() -> bool:
-            return not torch.equal(bits(self.value()), bits(self.value()))
-
-        if not moves():
-            return "none"
-        self.randomness = "seeded"
-        return "uncontrolled" if moves() else "seeded"
+        return self._randomness_of(self.value)
 
     @functools.cached_property
     def backward_randomness(self) -> Randomness:
         """Whether backward gives the same twice; one that draws random numbers is seeded from here on."""
-
-        def moves() -> bool:
-            first, second = (join(self.pull_all(v)) for _ in range(2))
-            return not same_bits(first, second)
-
         v = torch.linspace(0.5, 1.5, self.m, dtype=torch.float64)
-        if not moves():
+        return self._randomness_of(lambda: join(self.pull_all(v)))
+
+    def _randomness_of(self, call: Callable[[], Tensor]) -> Randomness:
+        if same_bits(call(), call()):
             return "none"
         self.randomness = "seeded"
-        return "uncontrolled" if moves() else "seeded"
+        return "seeded" if same_bits(call(), call()) else "uncontrolled"
 
     def rebuild(self, tensors: Sequence[Tensor]) -> list[Argument]:
         """Return the arguments with the inputs replaced by ``tensors`` and every other tensor by a fresh copy."""

@@ -46,7 +46,8 @@ def gradient_mismatch(
         (k, a, b) for k, (a, b) in enumerate(zip(case.flatten_inputs(got), case.flatten_inputs(want))) if k in chosen
     ]
     # Terms of the size of the cotangent, about one, may cancel to their rounding.
-    return worst_mismatch(pairs, case.epsilon, 64 * case.epsilon)
+    granted = case.allowances.atol + case.allowances.nondet_tol
+    return worst_mismatch(pairs, case.epsilon, 64 * case.epsilon + granted, case.allowances.rtol)
 
 
 def value_mismatch(case: Case, got: Sequence[Tensor], want: Sequence[Tensor]) -> Mismatch | None:
@@ -58,12 +59,20 @@ def value_mismatch(case: Case, got: Sequence[Tensor], want: Sequence[Tensor]) ->
     return worst_mismatch(pairs, case.epsilon)
 
 
-def worst_mismatch(pairs: Sequence[tuple[int, Tensor, Tensor]], epsilon: float, floor: float = 0.0) -> Mismatch | None:
+def worst_mismatch(
+    pairs: Sequence[tuple[int, Tensor, Tensor]], epsilon: float, floor: float = 0.0, granted: float = 0.0
+) -> Mismatch | None:
     """Return the gravest difference beyond rounding; an element that is not finite where it should be counts.
 
     Where the wanted value is not finite itself there is nothing to compare with.
+
+    Arguments:
+        pairs: a number, what was got, and what was wanted.
+        epsilon: the rounding unit.
+        floor: allowed for every element.
+        granted: allowed for every element, as a fraction of it.
     """
-    relative, of_largest = max(RELATIVE, 256 * epsilon), max(OF_LARGEST, 64 * epsilon)
+    relative, of_largest = max(RELATIVE, 256 * epsilon) + granted, max(OF_LARGEST, 64 * epsilon)
     found: tuple[float, Mismatch] | None = None
     for number, got, want in pairs:
         if got.shape != want.shape or not got.numel():

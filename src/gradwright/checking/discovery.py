@@ -21,6 +21,7 @@ from gradwright.checking.declarations import Declaration, declarations
 from gradwright.checking.importing import Problem, TargetImportError, import_file
 from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.samples import Sample, declared_samples
+from gradwright.checking.settings import as_in
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.checking.targets import Source, parse_target, shown_path, sources
 from gradwright.errors import SampleError, SubjectTypeError, TargetError, did_you_mean
@@ -292,7 +293,7 @@ def _attribute(module: ModuleType, dotted: str) -> Any:
 def _read_samples(found: Found, seed: int) -> None:
     for declaration in found.declarations:
         try:
-            with fixed_random_state(seed):
+            with as_in(found.source.module), fixed_random_state(seed):
                 found.samples += declared_samples(declaration.value, declaration.owner)
         except SampleError as error:
             found.sample_error = error

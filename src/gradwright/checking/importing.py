@@ -13,7 +13,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
+from gradwright.checking.limits import STOPS
 from gradwright.checking.randomness import fixed_random_state
+from gradwright.checking.settings import importing
 from gradwright.errors import TargetError, describe_exception
 
 
@@ -74,7 +76,7 @@ def import_name(name: str, shown: str | None = None, *, seed: int = 0) -> Module
         sys.path.insert(0, str(Path.cwd()))
         importlib.invalidate_caches()
     try:
-        with _as_script(shown, seed):
+        with _as_script(shown, name, seed):
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
@@ -83,7 +85,9 @@ def import_name(name: str, shown: str | None = None, *, seed: int = 0) -> Module
                 "Python file, a directory or an importable module, with ::Name for one subject in it."
             ) from None
         raise TargetImportError(shown, error) from error
-    except (Exception, SystemExit) as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         raise TargetImportError(shown, error) from error
 
 
@@ -131,10 +135,12 @@ def _execute(path: Path, name: str, shown: str, seed: int) -> ModuleType:
     # Registered before it runs, as Python does: dataclasses, pickling and circular imports look it up there.
     sys.modules[name] = module
     try:
-        with _as_script(shown, seed):
+        with _as_script(shown, name, seed):
             spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         sys.modules.pop(name, None)
+        if isinstance(error, STOPS):
+            raise
         raise TargetImportError(shown, error) from error
     return module
 
@@ -225,16 +231,11 @@ def _free_name(stem: str, taken: set[str]) -> str:
 
 
 @contextmanager
-def _as_script(shown: str, seed: int) -> Iterator[None]:
-    """Let the code see itself on ``sys.argv``, without gradwright's own arguments, and draw known random numbers.
-
-    Targets are given relative to the working directory, so the code does not get to change it.
-    """
+def _as_script(shown: str, name: str, seed: int) -> Iterator[None]:
+    """Let the code see itself on ``sys.argv``, without gradwright's own arguments, and draw known random numbers."""
     arguments, sys.argv = sys.argv, [shown]
-    directory = Path.cwd()
     try:
-        with fixed_random_state(seed):
+        with fixed_random_state(seed), importing(name):
             yield
     finally:
         sys.argv = arguments
-        os.chdir(directory)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -62,14 +62,15 @@ def compare(case: Case, k: int, o: int) -> Comparison | None:
     analytic, none = _analytic(case, k, o, pattern)
     estimate = _numeric(case, k, o, pattern)
     largest = largest_entry(analytic, estimate.value)
-    tolerance = Tolerance.for_epsilon(case.epsilon)
+    tolerance = Tolerance.for_epsilon(case.epsilon, case.allowances)
     state = judge(analytic, estimate, largest, tolerance)
     state = _tried(case, k, o, pattern, analytic, estimate, state, largest, tolerance)
     _try_joint_directions(case, k, o, pattern, analytic, state, largest, tolerance)
     _excuse_ties(case, k, o, pattern, analytic, state)
     allowed = tolerance.at(analytic, estimate.value, largest)
     _excuse_symmetric(case, k, pattern, analytic, estimate, state, allowed)
-    return Comparison(k, o, pattern, analytic, estimate, state, tolerance.at(analytic, estimate.value, largest), none)
+    _hear_plain_differences(case, k, o, pattern, analytic, estimate.value, state)
+    return Comparison(k, o, pattern, analytic, estimate, state, allowed, none)
 
 
 def affordable_pattern(case: Case, k: int, o: int) -> Pattern | None:
@@ -169,7 +170,7 @@ def _tried(
         analytic * scale,
         scaled,
         largest_entry(analytic * scale, scaled.value),
-        tolerance,
+        tolerance.scaled(scale),
         f=block_function(case, k, o),
         x=case.base[k],
         directions=_directions(case, k, pattern),
@@ -226,6 +227,7 @@ def _excuse_symmetric(
     """
     tensor = case.inputs[k].tensor
     square = tensor.dim() >= 2 and tensor.shape[-1] == tensor.shape[-2] > 1 and not tensor.is_complex()
+    square = square and tensor.layout == torch.strided
     if pattern.pairs or not square or not torch.equal(tensor, tensor.mT) or not bool((state == State.WRONG).any()):
         return
 
@@ -239,11 +241,26 @@ def _excuse_symmetric(
         state[state == State.WRONG] = int(State.SYMMETRIC)
 
 
+def _hear_plain_differences(
+    case: Case, k: int, o: int, pattern: Pattern, analytic: Tensor, numeric: Tensor, state: Tensor
+) -> None:
+    """Acquit what agrees with the plain difference of the step that the caller gave: two witnesses disagree."""
+    accused = state == State.WRONG
+    if case.allowances.eps is None:
+        return
+    f, x, epsilon = block_function(case, k, o), case.base[k], case.output_epsilon()[case.output_slice(o)]
+    for c in accused.any(dim=1).nonzero().flatten().tolist():
+        direction = torch.zeros(case.n[k], dtype=torch.float64)
+        direction[pattern.element[:, c]] = 1.0
+        agrees = case.allowances.agrees_at_step(analytic[c], numeric[c], f, x, direction, epsilon)
+        state[c, accused[c] & agrees] = int(State.UNRESOLVED)
+
+
 def _confirmed(case: Case, k: int, o: int, pattern: Pattern, state: Tensor, analytic: Tensor) -> bool:
     """Tell whether some accused entry is wrong without the help of the pattern, which could be an accident."""
     elements = pattern.elements()
     x, where = case.base[k], case.output_slice(o)
-    tolerance = Tolerance.for_epsilon(case.epsilon)
+    tolerance = Tolerance.for_epsilon(case.epsilon, case.allowances)
     for c, j in (state == State.WRONG).nonzero()[:MAX_CONFIRMED].tolist():
         i = int(elements[c, j])
         v = torch.zeros(case.m, dtype=torch.float64)
@@ -299,6 +316,9 @@ def _try_joint_directions(
     epsilon = case.output_epsilon()[case.output_slice(o)]
     estimate = differentiate(block_function(case, k, o), x, directions, steps, epsilon)
     along = torch.stack([(analytic * direction[elements]).sum(dim=0) for direction in directions])
+    granted = case.allowances.of(analytic)
+    granted = torch.stack([(granted * direction[elements].abs()).sum(dim=0) for direction in directions])
+    tolerance = replace(tolerance, of_numeric=0.0, absolute=granted)
     convicted = (judge(along, estimate, largest, tolerance) == State.WRONG).any(dim=0)
     state[:, convicted] = torch.where(
         state[:, convicted] == State.SUBGRADIENT, int(State.WRONG), state[:, convicted].int()

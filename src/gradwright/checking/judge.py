@@ -8,12 +8,13 @@ prosecuted (finer ladders, and the analytic side at points one rounding unit awa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import torch
 from torch import Tensor
 
+from gradwright.checking.allowances import NONE, Allowances
 from gradwright.checking.differences import FIRST_STEP, Behaviour, Estimate, VectorFunction, differentiate
 
 MAX_PROSECUTED = 24
@@ -44,22 +45,32 @@ class State(IntEnum):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Allowance for rounding on the analytic side."""
+    """Allowance for rounding on the analytic side, and what the caller grants beyond it."""
 
     relative: float = 1e-10
     """Of the entry itself."""
     of_largest: float = 1e-13
     """Of the largest entry of the Jacobian."""
+    of_numeric: float = 0.0
+    """Of the numeric value, as the caller grants."""
+    absolute: float | Tensor = 0.0
+    """For each entry, as the caller grants."""
 
     @classmethod
-    def for_epsilon(cls, epsilon: float) -> Tolerance:
-        """Scale the float64 allowance to another rounding unit."""
-        return cls(max(cls.relative, 256 * epsilon), max(cls.of_largest, 16 * epsilon))
+    def for_epsilon(cls, epsilon: float, granted: Allowances = NONE) -> Tolerance:
+        """Scale the float64 allowance to another rounding unit, and add what the caller grants."""
+        rounding = max(cls.relative, 256 * epsilon), max(cls.of_largest, 16 * epsilon)
+        return cls(*rounding, granted.rtol, granted.atol)
+
+    def scaled(self, scale: Tensor) -> Tolerance:
+        """Return the tolerance of entries that are all multiplied by ``scale``."""
+        return replace(self, absolute=self.absolute * scale)
 
     def at(self, analytic: Tensor, numeric: Tensor, largest: float) -> Tensor:
         """Return the allowance for each entry."""
         size = _finite(analytic).abs().maximum(_finite(numeric).abs())
-        return self.relative * size + self.of_largest * largest
+        granted = self.of_numeric * _finite(numeric).abs() + self.absolute
+        return self.relative * size + self.of_largest * largest + granted
 
 
 def judge(analytic: Tensor, estimate: Estimate, largest: float, tolerance: Tolerance) -> Tensor:

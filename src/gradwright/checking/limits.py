@@ -26,6 +26,10 @@ class TimeLimitError(BaseException):
     """
 
 
+STOPS = (KeyboardInterrupt, TimeLimitError)
+"""What ends an examination; anything else that user code raises, SystemExit included, is a failure of that code."""
+
+
 def limits_are_effective() -> bool:
     """Tell whether :class:`time_limit` can stop code here: in the main thread of a POSIX process."""
     return (

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.checking.subject import Argument, Subject
+from gradwright.errors import SampleError
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,15 @@ class Pass:
 
 
 def differentiable_inputs(subject: Subject, arguments: Sequence[Argument]) -> list[Input]:
-    """Return the tensors to differentiate: those that require grad, or all floating ones when none does."""
+    """Return the tensors to differentiate: those that require grad, or all floating ones when none does.
+
+    Raises:
+        SampleError: a tensor has no numbers, or no such memory as can be copied and varied.
+    """
+    for argument in arguments:
+        for leaf in torch_compat.flatten(argument.value)[0]:
+            if isinstance(leaf, Tensor):
+                _refuse_odd(f"{subject.name}: {argument.name}", leaf)
     found: list[tuple[Input, bool]] = []
     for number, argument in enumerate(arguments):
         if argument.origin == "buffer":
@@ -72,7 +81,30 @@ def differentiable_inputs(subject: Subject, arguments: Sequence[Argument]) -> li
             if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
                 asked = leaf.requires_grad or argument.origin == "parameter"
                 found.append((Input(argument.name + path, leaf.detach(), number, i), asked))
-    chosen = [item for item, asked in found if asked and arguments[item.argument].origin != "parameter"]
-    if not chosen:
-        return [item for item, _ in found]
-    return [item for item, asked in found if asked]
+    some = any(asked and arguments[item.argument].origin != "parameter" for item, asked in found)
+    chosen = [item for item, asked in found if asked or not some]
+    for item in chosen:
+        _refuse_layout(f"{subject.name}: {item.name}", item.tensor)
+    return chosen
+
+
+def _refuse_odd(name: str, tensor: Tensor) -> None:
+    if tensor.is_meta:
+        raise SampleError(
+            f"{name} is a meta tensor, which has a shape but no numbers; expected one with values, since a check "
+            f"compares numbers; pass torch.randn({tuple(tensor.shape)}, dtype=torch.float64), say."
+        )
+    if tensor.is_nested:
+        raise SampleError(
+            f"{name} is a nested tensor; expected one of a single shape; check a function of its components that "
+            "builds the nested tensor inside: lambda a, b: f(torch.nested.as_nested_tensor([a, b])).unbind()."
+        )
+
+
+def _refuse_layout(name: str, tensor: Tensor) -> None:
+    if tensor.layout not in (torch.strided, torch.sparse_coo):
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise SampleError(
+            f"{name} has the layout {layout}; expected a strided or sparse COO tensor to differentiate; check a "
+            "function of its values that builds the sparse tensor inside, or let only others require grad."
+        )

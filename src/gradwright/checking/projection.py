@@ -96,6 +96,7 @@ def _one(case: Case, k: int, o: int, number: int) -> Projection:
     block = case.output_slice(o)
     v[block] = signed(case.output_size(o), generator)
     w = case.pull_all(v)[k]
+    granted = case.allowances.of_sum(w * u, u * v.abs().sum())
     result = _compare(case, k, o, u, v, w)
     if result.wrong and math.isfinite(float(w.sum())):
         result.wrong = not _acquitted(case, k, u, v, result)
@@ -104,7 +105,9 @@ def _one(case: Case, k: int, o: int, number: int) -> Projection:
         result.element = _bisect(case, k, u, v, w, result)
         # An accusation that cannot be shown on a single element (jumps that the joint direction crosses) is none.
         result.wrong = result.element is not None
-        result.unresolved = result.element is None
+        result.unresolved = result.element is None and not abs(result.analytic - result.numeric) <= granted
+    if not result.wrong:
+        result.bar += granted  # an error of this size would have been let pass
     return result
 
 
@@ -181,10 +184,16 @@ def _bisect(case: Case, k: int, u: Tensor, v: Tensor, w: Tensor, result: Project
     cotangent = torch.zeros_like(v)
     cotangent[j] = 1.0
     entry = Entry(i, j, float(case.pull_all(cotangent)[k][i]), float(numeric[j]), float(bar[j]))
-    tolerance = Tolerance.for_epsilon(case.epsilon)
+    tolerance = Tolerance.for_epsilon(case.epsilon, case.allowances)
     alone = torch.full((1, case.m), entry.analytic, dtype=torch.float64)
     state = judge(alone, estimate, largest_entry(estimate.value), tolerance)[0, j]
-    return entry if int(state) == State.WRONG else None
+    if int(state) != State.WRONG:
+        return None
+    direction = one_hot(case.n[k], [i])[0]
+    agrees = case.allowances.agrees_at_step(
+        alone[0], estimate.value[0], lambda flat: case.value({k: flat}), x, direction, case.output_epsilon()
+    )
+    return None if bool(agrees[j]) else entry
 
 
 def _slope(case: Case, k: int, u: Tensor, v: Tensor, scale: float) -> float:

@@ -5,7 +5,7 @@ Plain data, nothing is computed here. The views (terminal, HTML, JSON) live in :
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,8 @@ class Evidence:
     analytic: tuple[float, ...]
     numeric: tuple[float, ...]
     error_bar: tuple[float, ...]
+    title: str = ""
+    """What the pairs are, for example ``output 0 with respect to `x```."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ class Report:
     """What the reader must know beside the verdicts, for example a guessed intent."""
     seconds: float = 0.0
     torch_version: str = field(default="", compare=False)
+    allowances: Mapping[str, float] = field(default_factory=dict)
+    """What the caller allowed beyond the error bars, by name: ``eps``, ``atol``, ``rtol``, ``nondet_tol``."""
 
     @property
     def ok(self) -> bool:

@@ -26,6 +26,11 @@ def script(case: Case, body: Sequence[str]) -> str:
     return "\n".join([*load, *lines, f"out = {call(case)}", *body]) + "\n"
 
 
+def argument_lines(case: Case) -> list[str]:
+    """Return the lines of a script that build the inputs."""
+    return _arguments(case)[1]
+
+
 def call(case: Case) -> str:
     """Return the expression that calls the subject on the inputs of the script."""
     arguments, _ = _arguments(case)
@@ -155,4 +160,14 @@ def _reshape(tensor: Tensor) -> str:
     return f".reshape({tuple(tensor.shape)})" if tensor.numel() == 0 else ""
 
 
-__all__ = ["call", "cotangent_line", "differentiable", "gradient_of_sum", "listed", "script", "variable"]
+__all__ = [
+    "MAX_LITERAL",
+    "argument_lines",
+    "call",
+    "cotangent_line",
+    "differentiable",
+    "gradient_of_sum",
+    "listed",
+    "script",
+    "variable",
+]

@@ -115,7 +115,7 @@ def _resize(case: Case, tensors: list[Slot], group: Group, new: int, growth: Gro
         if tensor is None:
             return None
         if not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype is not torch.bool:
-            tensor = _keep_in_range(tensor, group.size, new)
+            tensor = keep_in_range(tensor, group.size, new)
             if tensor is None:
                 return None
             if all_distinct(slot.tensor) and not all_distinct(tensor):
@@ -212,7 +212,7 @@ def hangs_together(t: Tensor) -> bool:
     return bool((sums - sums.reshape(-1)[0]).abs().max() <= 1e-6 * float(t.abs().sum(dim=-1).max()))
 
 
-def _keep_in_range(index: Tensor, old: int, new: int) -> Tensor | None:
+def keep_in_range(index: Tensor, old: int, new: int) -> Tensor | None:
     """Return integers that are still valid when what they may index has shrunk; negative ones are left alone."""
     if not index.numel() or new >= old or int(index.max()) < new:
         return index

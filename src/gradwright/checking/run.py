@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
-import torch
-
 from gradwright import torch_compat
-from gradwright.checking.audit import functions_in_graph
+from gradwright.checking.allowances import NONE, Allowances
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import Contract, all_contracts
+from gradwright.checking.gradcheck import UNPACKED, as_arguments, translate
 from gradwright.checking.limits import TimeLimitError, time_limit
-from gradwright.checking.randomness import preserved_random_state
+from gradwright.checking.remarks import remarks
 from gradwright.checking.report import (
     ContractResult,
     Finding,
@@ -27,8 +27,17 @@ from gradwright.checking.report import (
     gravest,
 )
 from gradwright.checking.samples import Sample
+from gradwright.checking.settings import neutral, preserved_settings
+from gradwright.checking.shrink import Shrinker
 from gradwright.checking.subject import Subject, as_subject
-from gradwright.errors import OptionError, SampleError, describe_exception, unknown_choice
+from gradwright.errors import (
+    ForwardError,
+    OptionError,
+    SampleError,
+    describe_exception,
+    required_and_skipped,
+    unknown_choice,
+)
 from gradwright.typing import GUESSED, LEVELS, Level, TensorFunction, Verdict
 
 SECONDS_PER_CONTRACT: dict[Level, float] = {"quick": 10.0, "standard": 60.0, "full": 600.0}
@@ -47,6 +56,11 @@ def check(
     skip: Collection[str] | str = (),
     require: Collection[str] | str = (),
     seed: int = 0,
+    eps: float | None = None,
+    atol: float = 0.0,
+    rtol: float = 0.0,
+    nondet_tol: float = 0.0,
+    **gradcheck_flags: bool,
 ) -> Report:
     """Check a custom gradient against its whole contract.
 
@@ -55,7 +69,7 @@ def check(
             (its parameters become inputs by name), or any callable of tensors.
         inputs: the positional arguments, tensors of any shape and floating or complex dtype among them. Tensors with
             ``requires_grad=True`` are differentiated and the others are constants; when none has it, all floating-point
-            and complex tensors are differentiated.
+            and complex tensors are differentiated. As for gradcheck, they may also be given as one tuple.
         kwargs: keyword arguments.
         surrogate: the function whose derivative the rule uses instead of the true one, for straight-through and
             surrogate gradients; called with the same arguments, returns outputs of the same shapes.
@@ -67,6 +81,13 @@ def check(
         skip: ids of contracts to leave out.
         require: ids of contracts for which ``unsupported`` counts as a failure.
         seed: seed of all random choices, a non-negative integer; another seed looks along other random directions.
+        eps: step of a plain central difference that acquits an accused entry with which it agrees. This and the next
+            three have gradcheck's names, and only ever allow more.
+        atol: error of each derivative that is allowed beyond its error bar, whatever its size.
+        rtol: the same as a fraction of the derivative.
+        nondet_tol: how far two runs on the same inputs may differ.
+        gradcheck_flags: other flags of ``torch.autograd.gradcheck``, for code that moves over: see *Coming from
+            gradcheck* in the documentation.
 
     Returns:
         The report; ``bool(report)`` is true when nothing failed.
@@ -101,7 +122,22 @@ def check(
             )
     given = dict(kwargs) if kwargs is not None else {}
     sample = Sample(tuple(inputs), given, surrogate, reference, domain)
-    return check_subject(as_subject(subject), [sample], level=level, only=only, skip=skip, require=require, seed=seed)
+    allowances = Allowances(eps, atol, rtol, nondet_tol)
+    moved = translate(gradcheck_flags, signature(check).parameters)
+    target = as_subject(subject)
+    with neutral():
+        taken = as_arguments(target, sample)
+    return check_subject(
+        target,
+        [taken],
+        level=level,
+        only=only,
+        skip=[*_listed(skip), *moved.skip],
+        require=[*_listed(require), *moved.require],
+        seed=seed,
+        notes=[*moved.notes, *([UNPACKED] if taken is not sample else [])],
+        allowances=allowances,
+    )
 
 
 def check_subject(
@@ -115,26 +151,32 @@ def check_subject(
     seed: int = 0,
     observe: Callable[[str], None] | None = None,
     notes: Sequence[str] = (),
+    allowances: Allowances = NONE,
 ) -> Report:
     """Check a subject on several samples; see :func:`check` for the options and what is raised.
 
     Arguments:
         observe: called with the id of each contract before it is examined.
         notes: remarks for the reader of the report.
+        allowances: what counts as right beyond the error bars.
     """
     start = time.perf_counter()
     if level not in LEVELS:
         raise unknown_choice("level", level, LEVELS)
     chosen = choose_contracts(level, only, skip)
     required = _known_ids("require", require)
+    for name in required & _known_ids("skip", skip):
+        raise required_and_skipped(name)
     if type(seed) is not int or seed < 0:  # a bool is no seed
         raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
-    # Whatever the subject draws from a global generator leaves the caller's stream where it was.
-    with preserved_random_state():
-        cases = [Case(subject, sample, level=level, seed=seed) for sample in samples]
-        results = [_examine_all(contract, cases, required, observe) for contract in chosen]
+    with neutral():
+        cases = [_case(subject, sample, level, seed, allowances) for sample in samples]
+        owners: list[tuple[Finding, Case]] = []
+        results = [_examine_all(contract, cases, required, observe, owners) for contract in chosen]
         results = [_as_consequence(contract, result, results) for contract, result in zip(chosen, results)]
-        remarks = [*notes, *_remarks(subject, cases)]
+        shrinker = Shrinker(level)
+        results = [_with_small_repros(shrinker, contract, r, owners) for contract, r in zip(chosen, results)]
+        said = [*notes, *filter(None, [allowances.describe()]), *remarks(subject, cases)]
     return Report(
         name=subject.name,
         kind=subject.kind,
@@ -144,10 +186,23 @@ def check_subject(
         seed=seed,
         samples=tuple(SampleNote(case.sample.provenance, _describe(case)) for case in cases),
         results=tuple(results),
-        notes=tuple(remarks),
+        notes=tuple(said),
         seconds=time.perf_counter() - start,
         torch_version=torch_compat.version(),
+        allowances=allowances.granted(),
     )
+
+
+def _case(subject: Subject, sample: Sample, level: Level, seed: int, allowances: Allowances) -> Case:
+    limit = SECONDS_PER_CONTRACT[level]
+    try:
+        with time_limit(limit):
+            return Case(subject, sample, level, seed, allowances=allowances)
+    except TimeLimitError:
+        raise ForwardError(
+            f"{subject.name}: forward did not return within {limit:g} s; expected it to run a few times in that; make "
+            "the sample smaller, or mend forward."
+        ) from None
 
 
 def choose_contracts(
@@ -166,8 +221,12 @@ def choose_contracts(
     ]
 
 
+def _listed(ids: Collection[str] | str) -> list[str]:
+    return [ids] if isinstance(ids, str) else list(ids)
+
+
 def _known_ids(option: str, ids: Collection[str] | str) -> set[str]:
-    names = [ids] if isinstance(ids, str) else list(ids)
+    names = _listed(ids)
     for name in names:
         if name not in all_contracts():
             raise unknown_choice(option, name, list(all_contracts()))
@@ -175,12 +234,18 @@ def _known_ids(option: str, ids: Collection[str] | str) -> set[str]:
 
 
 def _examine_all(
-    contract: Contract, cases: Sequence[Case], required: set[str], observe: Callable[[str], None] | None
+    contract: Contract,
+    cases: Sequence[Case],
+    required: set[str],
+    observe: Callable[[str], None] | None,
+    owners: list[tuple[Finding, Case]],
 ) -> ContractResult:
+    """Examine one contract on all cases; ``owners`` gets each finding with its case."""
     start = time.perf_counter()
     if observe is not None:
         observe(contract.id)
     outcomes = [_examine(contract, case) for case in cases]
+    owners += [(finding, case) for case, outcome in zip(cases, outcomes) for finding in outcome.findings]
     if contract.id in required:
         outcomes = [_required(outcome) for outcome in outcomes]
     verdict = gravest([outcome.verdict for outcome in outcomes])
@@ -196,6 +261,19 @@ def _examine_all(
         seconds=time.perf_counter() - start,
         support=_support(outcomes),
     )
+
+
+def _with_small_repros(
+    shrinker: Shrinker, contract: Contract, result: ContractResult, owners: Sequence[tuple[Finding, Case]]
+) -> ContractResult:
+    if result.verdict != "fail":
+        return result
+
+    def small(finding: Finding) -> Finding:
+        case = next((case for found, case in owners if found is finding), None)
+        return finding if case is None else shrinker.shrink(contract, case, finding, result.seconds)
+
+    return replace(result, findings=tuple(map(small, result.findings)))
 
 
 def _support(outcomes: Sequence[Outcome]) -> tuple[Support, ...]:
@@ -216,17 +294,16 @@ def _examine(contract: Contract, case: Case) -> Outcome:
     if case.hangs:
         return Outcome("unresolved", "not tried: backward did not return within the limit of an earlier contract")
     try:
-        with time_limit(limit):
+        with time_limit(limit), preserved_settings():
             outcome = contract.examine(case)
     except TimeLimitError:
         case.hangs = case.audit is None
         return Outcome("unresolved", f"stopped after {limit:g} s; a smaller sample or a higher level would finish")
     except SampleError:
         raise
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # the subject failed in a way the contract did not foresee: say so, check the rest
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the subject failed in a way the contract did not foresee: say so, check the rest
         return Outcome("unresolved", f"could not be examined: {describe_exception(error)}")
     if contract.depends_on_meaning and case.sample.provenance in GUESSED:
         return _soften(outcome)
@@ -301,22 +378,3 @@ def _message(outcomes: Sequence[Outcome], verdict: Verdict) -> str:
 def _describe(case: Case) -> str:
     label = f"{case.sample.name}: " if case.sample.name else ""
     return label + case.describe()
-
-
-def _remarks(subject: Subject, cases: Sequence[Case]) -> Iterator[str]:
-    if any(case.randomness == "seeded" for case in cases):
-        yield (
-            "the subject draws random numbers: it was checked with the same random state at every call; seed it "
-            "(torch.manual_seed) where a value must be reproduced"
-        )
-    if isinstance(subject.target, torch.nn.Module):
-        for owner in {type(module) for module in subject.target.modules()}:
-            if "backward" in vars(owner) and not owner.__module__.startswith("torch."):
-                yield f"`{owner.__name__}.backward` is never called by PyTorch, which differentiates `forward`"
-    if subject.function is None and cases and not cases[0].detached:
-        found = [f.__name__ for f in functions_in_graph(cases[0])]
-        if found:
-            yield (
-                f"the graph contains the Function{'s' if len(found) > 1 else ''} {', '.join(found)}; check the class "
-                "itself to have the interface of its backward examined too"
-            )

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from gradwright.checking.domain import parse_domain
-from gradwright.checking.limits import TimeLimitError, time_limit
+from gradwright.checking.limits import STOPS, TimeLimitError, time_limit
 from gradwright.errors import SampleError, describe_exception, did_you_mean
 from gradwright.typing import Provenance, TensorFunction
 
@@ -96,7 +96,9 @@ def _items(declaration: Any, owner: str) -> Iterator[Any]:
                 item = next(iterator)
             except StopIteration:
                 return
-            except (Exception, SystemExit) as error:
+            except STOPS:
+                raise
+            except BaseException as error:
                 raise SampleError(
                     f"{owner}: raised {describe_exception(error)}; expected samples; mend the declaration."
                 ) from error
@@ -113,7 +115,9 @@ def _call(function: Callable[[], Any], owner: str) -> Any:
         raise SampleError(
             f"{owner}: did not return within {MAX_SECONDS:g} s; expected samples; build smaller ones."
         ) from None
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise SampleError(
             f"{owner}: raised {describe_exception(error)}; expected samples; mend the declaration."
         ) from error

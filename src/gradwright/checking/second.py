@@ -139,7 +139,7 @@ def directional(
     size = max(abs(numeric), float(products.abs().sum()))
     # Along directions as large as x the rule itself is the natural size of its derivative.
     visible = max(size, 1e-3 * float(terms(x).nan_to_num(0.0).abs().sum()))
-    allowed = rounding_of_sum(case.epsilon, products) + 1e-10 * size
+    allowed = rounding_of_sum(case.epsilon, products) + 1e-10 * size + case.allowances.of_sum(products, u)
     if math.isinf(analytic):
         return Directional(name, analytic, numeric, bar, False, True)  # it may well be infinite here
     if not math.isfinite(analytic):

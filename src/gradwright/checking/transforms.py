@@ -140,6 +140,8 @@ def compare(
     moved: Result | None = None
     for k, a, b in pairs:
         allowed = tolerance.at(a, b, largest[k is None])
+        if k is not None:
+            allowed = allowed + case.allowances.of(b)
         if bool(_inside(a, b, allowed).all()):
             continue
         moved = moved or scatter()

@@ -183,7 +183,7 @@ def _joint(case: Case) -> _Joint:
         return v * case.value(dict(enumerate(torch.split(flat, case.n))))
 
     linear_enough = bool(((opposite - w).abs() <= 1e-9 * (w.abs() + largest_entry(w))).all())
-    rounding = rounding_of_sum(case.epsilon, products)
+    rounding = rounding_of_sum(case.epsilon, products) + case.allowances.of_sum(products, u)
     size = float(products.abs().sum())
     return _Joint(phi, x, u, case.epsilon, float(products.sum()), size, rounding, not linear_enough)
 
@@ -234,7 +234,8 @@ def _wrong_although_smooth(case: Case, k: int, v: Tensor, w: Tensor) -> Fault | 
         return differentiate_sum(lambda flat: v * case.value({k: flat}), x, u, case.epsilon, scales)
 
     products = w * first
-    analytic, rounding = float(products.sum()), rounding_of_sum(case.epsilon, products)
+    rounding = rounding_of_sum(case.epsilon, products) + case.allowances.of_sum(products, first)
+    analytic = float(products.sum())
     size = float(products.abs().sum())
     if _Joint(lambda flat: v * case.value({k: flat}), x, first, case.epsilon, analytic, size, rounding).clearly_right():
         return None

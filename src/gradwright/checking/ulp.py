@@ -89,14 +89,17 @@ def outside(got: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
     return ~same
 
 
-def misread(case: Case, got: Tensor, want: Tensor, moved: Callable[[], Tensor]) -> Tensor:
+def misread(
+    case: Case, got: Tensor, want: Tensor, moved: Callable[[], Tensor], granted: Tensor | float = 0.0
+) -> Tensor:
     """Return which elements differ by more than another order of summation explains.
 
     Arguments:
         moved: called only when something differs; how far each element scatters under changes of a few units.
+        granted: allowed besides.
     """
     tolerance = max(SAME_SUM, 64 * case.epsilon)
-    allowed = tolerance * (want.abs().nan_to_num(0.0, 0.0, 0.0) + largest_entry(want))
+    allowed = tolerance * (want.abs().nan_to_num(0.0, 0.0, 0.0) + largest_entry(want)) + granted
     bad = outside(got, want, allowed)
     return outside(got, want, allowed + 8 * moved()) if bool(bad.any()) else bad
 

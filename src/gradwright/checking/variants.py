@@ -70,7 +70,7 @@ def vary(case: Case, changed: Mapping[Place, Tensor]) -> Case:
         ]
         arguments.append(replace(argument, value=torch_compat.unflatten(leaves, structure)))
     with quietly():
-        variant = Case(case.subject, case.sample, level=case.level, seed=case.seed, arguments=arguments)
+        variant = case.on(arguments)
     if case.randomness != "none":
         variant.randomness = case.randomness  # few elements may agree by chance
     return variant

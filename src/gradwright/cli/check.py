@@ -19,6 +19,7 @@ from gradwright.checking.importing import Problem, user_traceback
 from gradwright.checking.report import Entry, NotChecked, Report
 from gradwright.checking.run import check_subject
 from gradwright.checking.samples import Sample
+from gradwright.checking.settings import as_in
 from gradwright.checking.synthesis import synthesise
 from gradwright.cli.progress import progress
 from gradwright.errors import ForwardError, GradwrightError, SampleError, describe_exception
@@ -64,7 +65,8 @@ def _check_all(discovery: Discovery, options: argparse.Namespace) -> _Outcome:
     with progress(len(discovery.found)) as bar:
         for found in discovery.found:
             try:
-                entry, broken = _check_one(found, options, bar.subject(found.subject.name))
+                with as_in(found.source.module):
+                    entry, broken = _check_one(found, options, bar.subject(found.subject.name))
             except KeyboardInterrupt:
                 outcome.interrupted = True
                 break
@@ -96,7 +98,9 @@ def _check_one(found: Found, options: argparse.Namespace, observe: Observe) -> t
             with contextlib.suppress(SampleError, ForwardError):
                 return _report(found, samples[:1], notes, options, observe), False
         return _not_checked(found, error), found.named or not guessed
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         reason = (
             f"{found.subject.name}: gradwright itself failed with {describe_exception(error)}; expected a verdict; "
             "please report this fault of gradwright's with the traceback that --verbose shows."

@@ -8,7 +8,7 @@ import pkgutil
 from pathlib import Path
 
 import gradwright
-from gradwright.errors import unknown_choice
+from gradwright.errors import required_and_skipped, unknown_choice
 from gradwright.typing import LEVELS
 
 
@@ -37,6 +37,8 @@ def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.
             if name not in known:
                 parser.error(str(unknown_choice(f"--{option}", name, known)))
         setattr(options, option, tuple(given))
+    for name in set(options.require) & set(options.skip):
+        parser.error(str(required_and_skipped(name, "--")))
     if options.seed < 0:
         parser.error(f"--seed: got {options.seed}; expected an integer that is not negative.")
     for option in ("json", "html"):
@@ -54,6 +56,8 @@ def contract_ids() -> list[str]:
 def _refuse_unwritable(parser: argparse.ArgumentParser, option: str, path: Path) -> None:
     if path.is_dir():
         parser.error(f"{option}: {path} is a directory; expected a file to write; give a file name.")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())  # what is missing will be made
+    folder = path.absolute().parent
+    if not folder.exists():
+        parser.error(f"{option}: {path} cannot be written: there is no directory {path.parent}; make it first.")
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         parser.error(f"{option}: {path} cannot be written: {folder} is not a directory open to you; give another file.")

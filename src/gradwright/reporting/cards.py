@@ -135,16 +135,21 @@ def _drawable(value: float | complex | None) -> TypeGuard[float]:
 
 
 def _pictures(result: ContractResult) -> list[Markup]:
-    return [_figure(evidence) for evidence in result.evidence if evidence.labels]
+    """Draw what was compared; beside a finding only that in which something is wrong, as the rest is not about it."""
+    shown = [evidence for evidence in result.evidence if evidence.labels]
+    if result.verdict in ("fail", "suspect"):
+        shown = [evidence for evidence in shown if svg.outside(evidence)]
+    return [_figure(evidence) for evidence in shown]
 
 
 def _figure(evidence: Evidence) -> Markup:
     wrong = svg.outside(evidence)
     n, total = len(wrong), len(evidence.labels)
-    said = f"All {total} examined elements agree within their error bars."
+    of = f"Gradient of {evidence.title}: " if evidence.title else ""
+    said = f"{of}all {total} elements shown agree within their error bars."
     listed: Sequence[Markup] = []
     if wrong:
-        said = f"{n} of {total} examined elements differ by more than their error bar."
+        said = f"{of}{n} of {total} elements shown differ by more than their error bar."
         head = element("tr", *(element("th", name, scope="col") for name in ("element", "analytic", "numeric")))
         rows = [
             element(
@@ -157,7 +162,8 @@ def _figure(evidence: Evidence) -> Markup:
         ]
         rest = [element("p", f"and {n - MAX_LISTED} more")] if n > MAX_LISTED else []
         listed = [element("table", element("thead", head), element("tbody", *rows)), *rest]
-    return element("figure", svg.scatter(evidence), element("figcaption", element("p", said), *listed))
+    said = said[0].upper() + said[1:]
+    return element("figure", svg.scatter(evidence), element("figcaption", element("p", prose(said)), *listed))
 
 
 def _examined(report: Report, anchor: str) -> Markup:

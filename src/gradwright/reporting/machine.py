@@ -66,6 +66,7 @@ def _subject(report: Report) -> dict[str, Any]:
         "level": report.level,
         "samples": [{"provenance": note.provenance, "description": note.description} for note in report.samples],
         "notes": list(report.notes),
+        "allowances": {name: _number(value) for name, value in report.allowances.items()},
         "support": [
             {"transform": row.transform, "verdict": row.verdict, "reason": row.reason or None} for row in report.support
         ],

@@ -21,6 +21,7 @@ LETTERS = string.ascii_lowercase + string.ascii_uppercase
 MARK_OF: dict[summary.Status, Verdict] = {
     "failed": "fail",
     "suspect": "suspect",
+    "unresolved": "unresolved",
     "nothing examined": "skipped",
     "passed": "pass",
 }

@@ -12,10 +12,10 @@ from gradwright.checking.contracts import QUESTIONS
 from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report
 from gradwright.typing import GUESSED, VERDICTS, Verdict
 
-Status: TypeAlias = Literal["failed", "could not be run", "suspect", "nothing examined", "passed"]
+Status: TypeAlias = Literal["failed", "could not be run", "suspect", "unresolved", "nothing examined", "passed"]
 """What became of one subject."""
 
-STATUSES: tuple[Status, ...] = ("failed", "could not be run", "suspect", "nothing examined", "passed")
+STATUSES: tuple[Status, ...] = ("failed", "could not be run", "suspect", "unresolved", "nothing examined", "passed")
 """In the order in which the rows of a report appear."""
 
 HEADINGS = {
@@ -42,14 +42,20 @@ class Group:
 
 
 def status(entry: Entry) -> Status:
-    """Tell what became of a subject; one of which nothing was examined has not passed."""
+    """Tell what became of a subject; one has not passed of which nothing was examined, or most could not be told.
+
+    A backward that never returns is an example: nothing fails, and nothing is known.
+    """
     if isinstance(entry, NotChecked):
         return "could not be run"
     if not entry.ok:
         return "failed"
     if entry.verdict == "suspect":
         return "suspect"
-    return "nothing examined" if entry.verdict == "skipped" else "passed"
+    if entry.verdict == "skipped":
+        return "nothing examined"
+    tried = [result for result in entry.results if result.verdict != "skipped"]
+    return "unresolved" if 2 * len(entry.unresolved) > len(tried) else "passed"
 
 
 def ordered(entries: Sequence[Entry]) -> list[Entry]:
@@ -94,7 +100,7 @@ def counts_text(entries: Sequence[Entry]) -> str:
     """Return for example ``4 subjects: 1 passed, 2 failed, 1 suspect, 0 could not be run``."""
     tally = counts(entries)
     shown: list[Status] = ["passed", "failed", "suspect", "could not be run"]
-    shown += ["nothing examined"] if tally["nothing examined"] else []
+    shown += [name for name in ("unresolved", "nothing examined") if tally[name]]
     return f"{plural(len(entries), 'subject')}: {', '.join(f'{tally[name]} {name}' for name in shown)}"
 
 

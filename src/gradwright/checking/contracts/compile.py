@@ -137,9 +137,7 @@ def _longer(case: Case) -> Case | None:
         return Argument(argument.name, longer, argument.origin)
 
     try:
-        made = Case(
-            case.subject, case.sample, level=case.level, seed=case.seed, arguments=[twice(a) for a in case.arguments]
-        )
+        made = case.on([twice(a) for a in case.arguments])
         return made if len(made.inputs) == len(case.inputs) and not made.detached else None
     except (SampleError, ForwardError):
         return None

@@ -185,7 +185,7 @@ def _raises(case: Case, delivery: Delivery, error: Exception) -> Finding:
 
 def _compare(case: Case, delivery: Delivery, got: list[Tensor], same: _Same) -> Finding | None:
     for k, (now, then) in enumerate(zip(got, same.gradients)):
-        bad = ulp.misread(case, now, then, lambda k=k: same.moved[k])  # type: ignore[misc]
+        bad = ulp.misread(case, now, then, lambda k=k: same.moved[k], case.allowances.of(then))  # type: ignore[misc]
         if bool(bad.any()):
             i = ulp.worst(now, then, bad)
             name = case.inputs[k].name

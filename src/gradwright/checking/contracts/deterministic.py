@@ -93,7 +93,12 @@ def _differ(case: Case, a: Tensor, b: Tensor) -> tuple[Mismatch | None, float]:
     """Return where two vectors differ by more than noise, and the largest relative difference."""
     size = float(torch.maximum(a.abs(), b.abs()).nan_to_num(0.0, 0.0, 0.0).max())
     largest = float((a - b).nan_to_num(0.0).abs().max()) / size if size else 0.0
-    return worst_mismatch([(0, b, a)], NOISE / 256 * case.epsilon), largest
+    return worst_mismatch([(0, b, a)], NOISE / 256 * case.epsilon, case.allowances.nondet_tol), largest
+
+
+def _excuse(case: Case) -> str:
+    tolerance = case.allowances.nondet_tol
+    return f"as nondet_tol={tolerance:g} allows" if tolerance else "as the order of summation makes it"
 
 
 def _forward_varies(case: Case, one: Tensor, same: Tensor, watch: StateWatch) -> Outcome:
@@ -101,8 +106,8 @@ def _forward_varies(case: Case, one: Tensor, same: Tensor, watch: StateWatch) ->
     if wrong is None and one.shape == same.shape:
         return Outcome(
             "pass",
-            f"forward differs from call to call by {largest:.1e} of its size, as the order of summation makes it; "
-            "nothing finer can be compared",
+            f"forward differs from call to call by {largest:.1e} of its size, {_excuse(case)}; nothing finer can be "
+            "compared",
         )
     changed = watch.changed()
     generators = [c.words for c in changed if c.is_generator]
@@ -124,8 +129,8 @@ def _backward_varies(case: Case, first: Tensor, again: Tensor, watch: StateWatch
     if wrong is None:
         return Outcome(
             "pass",
-            f"{forward}; two backwards differ by {largest:.1e} of the gradient's size, as the order of summation makes "
-            "it; nothing finer can be compared",
+            f"{forward}; two backwards differ by {largest:.1e} of the gradient's size, {_excuse(case)}; nothing finer "
+            "can be compared",
             sensitivity=largest,
         )
     changed = watch.changed()

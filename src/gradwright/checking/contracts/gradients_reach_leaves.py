@@ -98,7 +98,7 @@ def _depends_on_leaf(case: Case, number: int, i: int) -> bool:
     arguments = list(case.arguments)
     arguments[number] = replace(argument, value=torch_compat.unflatten(moved, structure))
     try:
-        other = Case(case.subject, case.sample, level=case.level, seed=case.seed, arguments=arguments)
+        other = case.on(arguments)
         other.randomness = case.randomness
         return value_mismatch(case, other.forward().outputs, case.forward().outputs) is not None
     except Exception:

@@ -157,7 +157,7 @@ def _compare(variant: Case, reference: _Reference, words: str) -> Finding | None
         got, want = float(value[j]), float(reference.value[j])
         return Finding("fail", message, HINT, where, got, want)
     for k, (now, then) in enumerate(zip(variant.pull_all(reference.v), reference.gradients)):
-        bad = ulp.misread(base, now, then, lambda k=k: reference.moved.gradients[k])  # type: ignore[misc]
+        bad = ulp.misread(base, now, then, lambda k=k: reference.moved.gradients[k], base.allowances.of(then))  # type: ignore[misc]
         if bool(bad.any()):
             i = ulp.worst(now, then, bad)
             name = base.inputs[k].name

@@ -87,10 +87,12 @@ def examine(case: Case) -> Outcome:
     at_v, at_short, at_long, at_zero = rule(v), rule(short), rule(long), rule(torch.zeros_like(v))
     largest = float(join([at_v, at_short, at_long]).nan_to_num(0.0, 0.0, 0.0).abs().max())
     relative, of_largest = max(RELATIVE, 64 * case.epsilon), max(OF_LARGEST, 16 * case.epsilon)
+    granted = case.allowances
 
     def against(got: Tensor, want: Tensor, size: Tensor, scale: float = 1.0) -> Deviation:
         finite = size.nan_to_num(0.0, 0.0, 0.0).abs()
-        return Deviation(got, want, size.abs(), relative * finite + of_largest * abs(scale) * largest + 1e-300)
+        allowed = relative * finite + of_largest * abs(scale) * largest + 1e-300
+        return Deviation(got, want, size.abs(), allowed + granted.rtol * finite + granted.atol * max(1.0, abs(scale)))
 
     # Where the derivative itself is infinite, zero times infinity is no fault of the rule.
     zero = against(torch.where(at_v.isfinite(), at_zero, 0.0), torch.zeros_like(at_zero), at_v)
@@ -122,7 +124,9 @@ def examine(case: Case) -> Outcome:
         return _report(case, v, total, *NOT_ADDITIVE)
     powers = ", ".join("-1" if s == -1.0 else _power(s) for s in scaled)
     return Outcome(
-        "pass", f"B(0) = 0, B(sv) = sB(v) for s = {powers}, and B(v + w) = B(v) + B(w)", sensitivity=relative
+        "pass",
+        f"B(0) = 0, B(sv) = sB(v) for s = {powers}, and B(v + w) = B(v) + B(w)",
+        sensitivity=relative + granted.rtol,
     )
 
 

@@ -101,11 +101,12 @@ def _compare(low: Case, exact: Case, dtype: torch.dtype, given: Case) -> Outcome
         allowed = ulp.budget(want, spread, unit, reduction).clamp(min=CLEARLY * unit * largest_entry(want))
         allowed += torch.finfo(low.dtype).tiny  # numbers smaller than that are rounded coarsely
         # Overflow is a matter of the inputs: `extreme-values` asks about it.
-        bad = ulp.outside(got, want, CONVICTED * allowed) & got.isfinite() & want.isfinite()
+        granted = low.allowances.of(want) if k is not None else torch.zeros_like(want)
+        bad = ulp.outside(got, want, CONVICTED * allowed + granted) & got.isfinite() & want.isfinite()
         if bool(bad.any()):
             scattered = ulp.scatter(low, v, "low precision scatter")
             wide = scattered.value if k is None else scattered.gradients[k]
-            bad &= ulp.outside(got, want, CONVICTED * (allowed + wide))
+            bad &= ulp.outside(got, want, CONVICTED * (allowed + wide) + granted)
         if bool(bad.any()):
             return _wrong(low, k, got, want, allowed, bad, unit, given)
         used = ((got - want).abs() / allowed).nan_to_num(0.0, 0.0, 0.0)

@@ -141,7 +141,7 @@ def _concluded(
     notes += _seen_alone(projections)
     undecided = counts[State.UNRESOLVED] + open_projections
     if undecided:
-        notes.append(f"{undecided} whose error bar is too wide to tell")
+        notes.append(f"{undecided} whose error bar is too wide to tell, or where two examinations disagree")
     hopeless = undecided + counts[State.UNDEFINED] > (total + len(projections)) / 2
     verdict: Verdict = "unresolved" if hopeless else "pass"
     return Outcome(verdict, "; ".join(notes), (), sensitivity, evidence)

@@ -134,6 +134,7 @@ def _not_linear(case: Case, u: list[Tensor], w: list[Tensor], at_u: Tensor) -> F
     both, at_w = push_flat(case, [a + b for a, b in zip(u, w)]), push_flat(case, w)
     terms = torch.stack([t.abs() for t in alone]).sum(0) + at_u.abs() + at_w.abs()
     allowed = _relative(case) * (terms.nan_to_num(0.0, 0.0, 0.0) + 0.1 * largest_entry(terms))
+    allowed = allowed + case.allowances.of(terms)
     checks = (
         (minus, -at_u, "J(-u) is not -J u", "look for an absolute value, a square or a comparison of a tangent."),
         (
@@ -177,6 +178,7 @@ def _gap(case: Case, u: list[Tensor], v: Tensor, flats: dict[int, Tensor] | None
     terms = float(pushed.abs().sum()) + float(pulled.abs().sum())
     allowed = max(8 * math.log2(case.m + sum(case.n) + 1), 64.0) * case.epsilon * terms
     allowed += torch.finfo(torch.float64).tiny  # numbers smaller than that are rounded coarsely
+    allowed += case.allowances.of_sum(pulled, torch.cat(u))
     return float(pushed.sum()), float(pulled.sum()), allowed
 
 

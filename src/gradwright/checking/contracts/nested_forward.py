@@ -104,7 +104,7 @@ def _judge(case: Case, terms: VectorFunction, x: Tensor, p: Tensor, products: Te
     analytic = float(products.sum())
     if int(estimate.behaviour) >= Behaviour.KINK or not math.isfinite(bar):
         return Outcome("unresolved", "the first derivative is not smooth here")
-    allowed = bar + rounding_of_sum(case.epsilon, products) + 1e-10 * size
+    allowed = bar + rounding_of_sum(case.epsilon, products) + 1e-10 * size + case.allowances.of_sum(products, p)
     if abs(analytic - numeric) <= allowed:
         return Outcome("pass", "jvp of jvp is the derivative of jvp", sensitivity=allowed / size if size else None)
     if analytic == 0.0 and not bool(products.any()) and is_hand_written(case):
