@@ -45,7 +45,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
     "LayerNorm": (lambda: nn.LayerNorm(4), (x(3, 4),)),
     "GroupNorm": (lambda: nn.GroupNorm(2, 4), (x(2, 4, 3),)),
     "InstanceNorm1d": (lambda: nn.InstanceNorm1d(2, affine=True), (x(2, 2, 4),)),
-    "InstanceNorm2d with statistics": (lambda: nn.InstanceNorm2d(2, track_running_stats=True), (x(1, 2, 3, 3),)),
+    "InstanceNorm2d with statistics": (lambda: nn.InstanceNorm2d(2, track_running_stats=True), (x(2, 2, 3, 3),)),
     "RMSNorm": (lambda: nn.RMSNorm(4), (x(3, 4),)),
     "LocalResponseNorm": (lambda: nn.LocalResponseNorm(2), (x(1, 3, 2, 2),)),
     "MaxPool1d": (lambda: nn.MaxPool1d(2), (x(1, 2, 6),)),

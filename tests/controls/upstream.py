@@ -80,6 +80,36 @@ def determinant() -> float:
     return float((plain - right).abs().max())
 
 
+def negated_determinant() -> float:
+    """The gradient at a matrix with the negative bit, in memory with gaps, is the transpose of the right one."""
+    plain = x(3, 3)
+    negated = torch.complex(torch.zeros_like(plain), -plain).conj().imag
+    leaf = negated.detach().requires_grad_()
+    assert leaf.is_neg() and torch.equal(leaf, plain)
+    (grad,) = torch.autograd.grad(torch.linalg.det(leaf), leaf)
+    return float((grad - gradient(torch.linalg.det, plain)).abs().max())
+
+
+def instance_norm() -> float:
+    """With one sample in the batch, an incoming gradient in channels-last memory is read in the wrong order."""
+    leaf, g = x(1, 2, 3, 3).requires_grad_(), x(1, 2, 3, 3, seed=1)
+    out = torch.nn.functional.instance_norm(leaf)
+    last = g.contiguous(memory_format=torch.channels_last)
+    grads = [torch.autograd.grad(out, leaf, cotangent, retain_graph=True)[0] for cotangent in (g, last)]
+    return float((grads[0] - grads[1]).abs().max())
+
+
+def view_as_real() -> float:
+    """Backward needs an incoming gradient at an even offset, and raises for one that torch.cat splits at an odd one."""
+    leaf = torch.randn(3, dtype=torch.complex128, requires_grad=True)
+    g = torch.cat([x(1), x(6)])[1:].view(3, 2)
+    try:
+        torch.autograd.grad(torch.view_as_real(leaf), leaf, g)
+    except RuntimeError:
+        return 1.0
+    return 0.0
+
+
 def normal() -> float:
     """A draw moves with its mean; its gradient is zero by PyTorch's definition."""
     return abs(float(gradient(lambda m: torch.normal(m, 1.0), t(0.0))) - 1)
@@ -155,6 +185,27 @@ FAULTS: dict[str, Fault] = {
         (),
         (SECOND,),
         weight_norm,
+        1.0,
+    ),
+    "det of a negated matrix": Fault(
+        "the gradient at a matrix with the negative bit in memory with gaps is transposed",
+        ("linalg.det", "det"),
+        ("input-layouts",),
+        negated_determinant,
+        0.1,
+    ),
+    "instance_norm": Fault(
+        "with one sample in the batch an incoming gradient in channels-last memory is read in the wrong order",
+        ("nn.functional.instance_norm",),
+        ("cotangent-layouts",),
+        instance_norm,
+        0.1,
+    ),
+    "view_as_real": Fault(
+        "backward raises for an incoming gradient at an odd offset in its memory",
+        ("view_as_real",),
+        ("cotangent-layouts",),
+        view_as_real,
         1.0,
     ),
     "det": Fault(
