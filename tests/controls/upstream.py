@@ -85,7 +85,8 @@ def negated_determinant() -> float:
     plain = x(3, 3)
     negated = torch.complex(torch.zeros_like(plain), -plain).conj().imag
     leaf = negated.detach().requires_grad_()
-    assert leaf.is_neg() and torch.equal(leaf, plain)
+    assert leaf.is_neg()
+    assert torch.equal(leaf, plain)
     (grad,) = torch.autograd.grad(torch.linalg.det(leaf), leaf)
     return float((grad - gradient(torch.linalg.det, plain)).abs().max())
 
