@@ -27,12 +27,17 @@ Verdict = tuple[bool, bool, str, dict[str, str]]
 # -------------------------------------------------------------------- gradwright
 
 
+COMPILING = ("compile", "compile-with-func", "export")
+"""Contracts that take seconds each: run on the defects that they are meant to find."""
+
+
 def gradwright(level: str) -> Callable[..., Verdict]:
     """Return gradwright at a level as a checker."""
 
     def run(subject: Any, inputs: tuple[Any, ...], options: dict[str, Any], seed: int) -> Verdict:
         known = inspect.signature(gw.check).parameters
         chosen = {key: value for key, value in options.items() if key in known and key != "level"}
+        chosen["skip"] = options.get("skip", COMPILING)
         chosen["require"] = [i for i in options.get("require", ()) if i in all_contracts()]
         try:
             report = gw.check(subject, *inputs, level=level, seed=seed, **chosen)
@@ -188,7 +193,8 @@ def check_defect(job: tuple[int, str, int]) -> Row:
     """Run one checker on one defect and its twin."""
     number, name, seed = job
     entry = all_defects()[number]
-    options = {**entry.options(), "require": entry.require}
+    about = {*entry.expect, *entry.require}
+    options = {**entry.options(), "require": entry.require, "skip": [i for i in COMPILING if i not in about]}
     passed, crashed, said, verdicts = _checked(name, entry.subject("broken"), entry.arguments("broken"), options, seed)
     right = True
     if not passed and entry.twin is not None:
