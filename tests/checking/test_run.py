@@ -90,6 +90,11 @@ def test_require_turns_unsupported_into_a_failure() -> None:
     assert not required
 
 
+def test_what_is_required_is_examined_at_any_level() -> None:
+    report = gw.check(Exp, x(3), level="quick", only="gradient-count", require="checkpoint")
+    assert [r.id for r in report.results] == ["gradient-count", "checkpoint"]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [

@@ -202,6 +202,17 @@ def test_several_contracts_share_what_was_found(monkeypatch: pytest.MonkeyPatch)
         assert literals(only_script(report, contract))[0].numel() == 2
 
 
+@pytest.mark.parametrize(
+    ("values", "tidy"),
+    [([0.5, -1.25, 1e-7], True), ([0.1234], False), ([float("nan"), float("inf"), -0.0], True), ([1 + 0.5j], True)],
+)
+@pytest.mark.parametrize("single", [False, True])
+def test_tidy_values(values: list[Any], tidy: bool, single: bool) -> None:
+    tensor = torch.tensor(values, dtype=torch.complex128 if isinstance(values[0], complex) else torch.float64)
+    tensor = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32) if single else tensor
+    assert shrink._is_tidy(tensor) is tidy
+
+
 def test_a_guess_is_not_shrunk() -> None:
     report = check_subject(as_subject(LastZero), [Sample((x(30),), provenance="synthesised")], only=DIFFERENCES)
     assert report[DIFFERENCES].verdict == "suspect"

@@ -106,8 +106,8 @@ def _one(case: Case, k: int, o: int, number: int) -> Projection:
         # An accusation that cannot be shown on a single element (jumps that the joint direction crosses) is none.
         result.wrong = result.element is not None
         result.unresolved = result.element is None and not abs(result.analytic - result.numeric) <= granted
-    if not result.wrong:
-        result.bar += granted  # an error of this size would have been let pass
+    if not result.wrong:  # an error of this size in a single element would have been let pass
+        result.bar += case.allowances.of_sum(torch.tensor(result.typical), u.abs().mean())
     return result
 
 

@@ -14,6 +14,7 @@ from gradwright.checking.allowances import NONE, Allowances
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import Contract, all_contracts
 from gradwright.checking.gradcheck import UNPACKED, as_arguments, translate
+from gradwright.checking.grading import as_consequence, insist, soften
 from gradwright.checking.limits import TimeLimitError, time_limit
 from gradwright.checking.remarks import remarks
 from gradwright.checking.report import (
@@ -79,7 +80,7 @@ def check(
         level: ``quick``, ``standard`` or ``full``: how much work may be done.
         only: ids of the contracts to examine, instead of all.
         skip: ids of contracts to leave out.
-        require: ids of contracts for which ``unsupported`` counts as a failure.
+        require: ids of contracts for which ``unsupported`` counts as a failure; they are examined at any level.
         seed: seed of all random choices, a non-negative integer; another seed looks along other random directions.
         eps: step of a plain central difference that acquits an accused entry with which it agrees. This and the next
             three have gradcheck's names, and only ever allow more.
@@ -163,17 +164,15 @@ def check_subject(
     start = time.perf_counter()
     if level not in LEVELS:
         raise unknown_choice("level", level, LEVELS)
-    chosen = choose_contracts(level, only, skip)
+    chosen = choose_contracts(level, only, skip, require)
     required = _known_ids("require", require)
-    for name in required & _known_ids("skip", skip):
-        raise required_and_skipped(name)
     if type(seed) is not int or seed < 0:  # a bool is no seed
         raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
     with neutral():
         cases = [_case(subject, sample, level, seed, allowances) for sample in samples]
         owners: list[tuple[Finding, Case]] = []
         results = [_examine_all(contract, cases, required, observe, owners) for contract in chosen]
-        results = [_as_consequence(contract, result, results) for contract, result in zip(chosen, results)]
+        results = [as_consequence(contract, result, results) for contract, result in zip(chosen, results)]
         shrinker = Shrinker(level)
         results = [_with_small_repros(shrinker, contract, r, owners) for contract, r in zip(chosen, results)]
         said = [*notes, *filter(None, [allowances.describe()]), *remarks(subject, cases)]
@@ -206,18 +205,24 @@ def _case(subject: Subject, sample: Sample, level: Level, seed: int, allowances:
 
 
 def choose_contracts(
-    level: Level, only: Collection[str] | str = (), skip: Collection[str] | str = ()
+    level: Level,
+    only: Collection[str] | str = (),
+    skip: Collection[str] | str = (),
+    require: Collection[str] | str = (),
 ) -> list[Contract]:
-    """Return the contracts to examine at a level; ``only`` names some whatever their level.
+    """Return the contracts to examine at a level; ``only`` and ``require`` name some whatever their level.
 
     Raises:
-        OptionError: an id is unknown.
+        OptionError: an id is unknown, or both required and skipped.
     """
-    wanted, unwanted = _known_ids("only", only), _known_ids("skip", skip)
+    wanted, unwanted, required = _known_ids("only", only), _known_ids("skip", skip), _known_ids("require", require)
+    for name in required & unwanted:
+        raise required_and_skipped(name)
     return [
         contract
         for contract in all_contracts().values()
-        if contract.id not in unwanted and (contract.id in wanted if wanted else contract.runs_at(level))
+        if contract.id in required
+        or (contract.id not in unwanted and (contract.id in wanted if wanted else contract.runs_at(level)))
     ]
 
 
@@ -247,7 +252,7 @@ def _examine_all(
     outcomes = [_examine(contract, case) for case in cases]
     owners += [(finding, case) for case, outcome in zip(cases, outcomes) for finding in outcome.findings]
     if contract.id in required:
-        outcomes = [_required(outcome) for outcome in outcomes]
+        outcomes = [insist(outcome) for outcome in outcomes]
     verdict = gravest([outcome.verdict for outcome in outcomes])
     sensitivities = [o.sensitivity for o in outcomes if o.sensitivity is not None]
     return ContractResult(
@@ -306,51 +311,8 @@ def _examine(contract: Contract, case: Case) -> Outcome:
     except BaseException as error:  # the subject failed in a way the contract did not foresee: say so, check the rest
         return Outcome("unresolved", f"could not be examined: {describe_exception(error)}")
     if contract.depends_on_meaning and case.sample.provenance in GUESSED:
-        return _soften(outcome)
+        return soften(outcome)
     return outcome
-
-
-def _soften(outcome: Outcome) -> Outcome:
-    """Turn failures on guessed inputs into suspicions."""
-    if outcome.verdict != "fail":
-        return outcome
-    findings = tuple(replace(f, verdict="suspect", hint=_guess_hint(f)) for f in outcome.findings)
-    return replace(outcome, verdict="suspect", findings=findings, support=_regraded(outcome.support, "suspect"))
-
-
-def _regraded(support: tuple[Support, ...], verdict: Verdict, reason: str | None = None) -> tuple[Support, ...]:
-    """Give the transforms that failed another verdict."""
-    return tuple(
-        replace(row, verdict=verdict, reason=reason or row.reason) if row.verdict == "fail" else row for row in support
-    )
-
-
-def _guess_hint(finding: Finding) -> str:
-    note = "The inputs were guessed: declare samples to get a verdict."
-    return f"{finding.hint} {note}" if finding.hint else note
-
-
-def _as_consequence(contract: Contract, result: ContractResult, results: Sequence[ContractResult]) -> ContractResult:
-    """Do not accuse twice: a failure that follows from another one is not judged, or is as uncertain as that one."""
-    earlier = [r for r in results if r.id in contract.presupposes and r.verdict in ("fail", "suspect")]
-    if result.verdict != "fail" or not earlier:
-        return result
-    cause = min(earlier, key=lambda r: r.verdict != "fail")
-    if cause.verdict == "suspect":
-        findings = tuple(replace(finding, verdict=cause.verdict) for finding in result.findings)
-        support = _regraded(result.support, cause.verdict)
-        return replace(result, verdict=cause.verdict, findings=findings, support=support)
-    message = f"not judged while {cause.id} fails, from which it may follow"
-    support = _regraded(result.support, "skipped", message)
-    return replace(result, verdict="skipped", message=message, findings=(), support=support)
-
-
-def _required(outcome: Outcome) -> Outcome:
-    if outcome.verdict != "unsupported":
-        return outcome
-    message = f"{outcome.message} (required)"
-    finding = Finding("fail", message, "support it, or leave it out of `require`.")
-    return replace(outcome, verdict="fail", message=message, findings=(finding,))
 
 
 def _distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:

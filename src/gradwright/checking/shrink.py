@@ -24,6 +24,7 @@ from gradwright.checking.report import COMPOSES, Finding
 from gradwright.checking.resizing import keep_in_range
 from gradwright.checking.samples import describe_value
 from gradwright.checking.settings import preserved_settings
+from gradwright.checking.tensors import same_bits
 from gradwright.checking.variants import Place, Slot, quietly, slots, try_vary
 from gradwright.typing import Level
 
@@ -133,9 +134,11 @@ def _own(case: Case) -> list[Slot]:
 
 
 def _is_small(case: Case) -> bool:
-    return all(
-        s.tensor.numel() <= SMALL and torch.equal(_mapped(s.tensor, _short), s.tensor.detach()) for s in _own(case)
-    )
+    return all(s.tensor.numel() <= SMALL and _is_tidy(s.tensor) for s in _own(case))
+
+
+def _is_tidy(tensor: Tensor) -> bool:
+    return same_bits(_mapped(tensor, _short), tensor.detach())
 
 
 # ---------------------------------------------------------------- the steps, each a few candidates
@@ -217,7 +220,7 @@ def _simple_values(found: _Found) -> Candidates:
     """Replace numbers by near ones that are short to write, in all tensors at once, then in each."""
     if sum(s.tensor.numel() for s in _own(found.case)) > repro.MAX_LITERAL:
         return  # the script makes random numbers up
-    ugly = [s for s in _own(found.case) if not torch.equal(_mapped(s.tensor, _short), s.tensor.detach())]
+    ugly = [s for s in _own(found.case) if not _is_tidy(s.tensor)]
     for number in (_simplest, _short):
         for group in [ugly] if len(ugly) == 1 else [ugly, *([s] for s in ugly)]:
             changed = {s.place: _mapped(s.tensor, number) for s in group}
