@@ -86,8 +86,9 @@ def _accepted(case: Case, tensors: list[Slot], size: int, growth: Growth) -> Gro
         candidates.append(Group(size, tuple(leading), False))
     too_large = None
     for group in candidates:
-        for new in (PROBE, 1) if group.whole else (PROBE,):
-            probe = _resize(case, tensors, group, new, growth) if new != size else None
+        # Never 1: beside a tensor that forward captures, of a fixed size, that alone would be accepted, and broadcast.
+        for new in (PROBE, size + 1, size - 1) if group.whole else (PROBE,):
+            probe = _resize(case, tensors, group, new, growth) if new not in (0, 1, size) else None
             if isinstance(probe, Resized):
                 return group
             too_large = probe or too_large
@@ -123,8 +124,8 @@ def _resize(case: Case, tensors: list[Slot], group: Group, new: int, growth: Gro
         if tensor is not slot.tensor:
             changed[slot.place] = tensor
     variant = try_vary(case, changed)
-    if variant is None:
-        return None
+    if variant is None or (variant.m == 0 and 0 not in (case.m, new)):
+        return None  # a slice beyond the end, say
     if variant.m > limit:
         return TooLarge(f"{words} ({variant.m:,} elements of output)")
     what = {0: "an empty input", 1: "a dimension of size 1"}.get(new, f"a dimension of size {new}")
@@ -225,6 +226,7 @@ def _without_dimensions(case: Case, tensors: list[Slot]) -> Resized | None:
     if len(shapes) != 1 or not next(iter(shapes)) or not all(slot.tensor.numel() for slot in tensors):
         return None
     variant = try_vary(case, {slot.place: slot.tensor.detach().reshape(-1)[0].clone() for slot in tensors})
-    if variant is None:
+    # An output with dimensions was broadcast with a tensor that forward captures.
+    if variant is None or any(out.shape for out in variant.outputs):
         return None
     return Resized(f"inputs without dimensions ({variant.describe()})", variant, rank_changed=True)

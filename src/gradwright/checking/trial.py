@@ -52,7 +52,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class Unjudged:
-    """Nothing could be said: the function is not smooth there, or the error bars are too wide."""
+    """Nothing could be said: the function is not smooth there, the error bars are too wide, or for a stated reason."""
+
+    why: str = ""
 
 
 def try_rule(case: Case) -> Fault | Unjudged | None:

@@ -93,6 +93,7 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
     tried = rejected = unjudged = 0
     hurried = False
     too_large: list[str] = []
+    reasons: list[str] = []
     for variant in _variants(case):
         if variant is None:
             rejected += 1
@@ -102,7 +103,9 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
             tried += 1
             words, outcome = variant
             outcome = Unjudged() if isinstance(outcome, Finding) and _is_saturated(outcome, scale) else outcome
-            unjudged += isinstance(outcome, Unjudged)
+            if isinstance(outcome, Unjudged):
+                unjudged += not outcome.why
+                reasons += [outcome.why] if outcome.why else []
             if isinstance(outcome, Finding):
                 findings.setdefault(outcome.message, replace(outcome, message=f"with {words}: {outcome.message}"))
         if len(findings) >= MAX_FINDINGS:
@@ -115,6 +118,7 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
         notes.append(f"{rejected} more rejected by forward, or not finite there")
     if unjudged:
         notes.append(f"{unjudged} where the function is not smooth, not judged")
+    notes += [f"{reason} (not judged: the sample has dimensions)" for reason in reasons]
     if too_large:
         more = f" and {len(too_large) - MAX_NAMED} more" if len(too_large) > MAX_NAMED else ""
         notes.append(f"sizes not tried because they are too large: {', '.join(too_large[:MAX_NAMED])}{more}")
@@ -139,9 +143,10 @@ def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | To
             yield shape
             continue
         fault = _defined(try_rule(shape.case), shape.duplicates)
-        # A backward that raises where there is no dimension may have been written for vectors.
-        doubtful = shape.rank_changed and isinstance(fault, Fault) and fault.kind == "raises"
-        yield shape.words, _finding(fault, "suspect" if doubtful or shape.was_permutation else "fail")
+        if shape.rank_changed and isinstance(fault, Fault) and fault.kind == "raises":
+            # It may have been written for vectors only, though forward happens to run.
+            fault = Unjudged(f"with {shape.words} {fault.finding.message}".rstrip("."))
+        yield shape.words, _finding(fault, "suspect" if shape.was_permutation else "fail")
 
 
 def _revalued_finding(value: Revalued) -> Finding | Unjudged | None:
