@@ -35,6 +35,8 @@ class Audit:
     """What the user's backward raised."""
     engine_error: Exception | None = None
     """What PyTorch raised when it took what backward returned."""
+    first: list[Tensor | None] | None = None
+    """The gradients that this backward gave to the inputs, to tell later whether the rule still gives them."""
     no_backward: bool = False
     no_graph: bool = False
     """True when no floating-point output requires grad, so that there is nothing to differentiate."""
@@ -83,7 +85,7 @@ def _watch(case: Case) -> Audit:
     try:
         run = case.forward(function=stand_in)
         with case.sandbox():
-            run.gradients(case.cotangents(v))
+            result.first = [None if g is None else g.detach().clone() for g in run.gradients(case.cotangents(v))]
     except STOPS:
         raise
     except BaseException as error:

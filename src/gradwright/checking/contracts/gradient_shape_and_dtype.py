@@ -29,7 +29,7 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.report import Finding, Outcome, Where
 
 
-@contract(asks="is the interface kept?", depends_on_meaning=True)
+@contract(asks="is the interface kept?", depends_on_meaning=True, presupposes=("gradient-count",))
 def examine(case: Case) -> Outcome:
     """Compare the shape, dtype and device of every returned gradient with its input."""
     watched = audit(case)
