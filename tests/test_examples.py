@@ -68,6 +68,12 @@ def test_every_mistake_is_caught_and_named(broken: tuple[int, Subjects]) -> None
     assert {subject["name"] for subject in subjects if not subject["ok"]} == set(verify.EXPECTED)
 
 
+def test_every_mistake_is_reported_once(broken: tuple[int, Subjects]) -> None:
+    for subject in broken[1]:
+        accused = [row["id"] for row in subject["contracts"] if row["verdict"] in ("fail", "suspect")]
+        assert accused == [verify.EXPECTED[subject["name"]][0]]
+
+
 @pytest.mark.parametrize("name", verify.EXPECTED)
 def test_a_mistake_that_is_missed_would_be_noticed(name: str, broken: tuple[int, Subjects]) -> None:
     subjects = copy.deepcopy(broken[1])

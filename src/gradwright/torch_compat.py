@@ -90,6 +90,18 @@ def node_function(node: Any) -> type[Function] | None:
     return owner if isinstance(owner, type) and issubclass(owner, Function) else None
 
 
+def expected_gradients(node: Any) -> list[tuple[torch.Size, torch.dtype, torch.device]]:
+    """Return shape, dtype and device of each gradient that a graph node must give; empty when torch does not tell.
+
+    There is one for each input that needs a gradient, in order.
+    """
+    edges = [(following, number) for following, number in node.next_functions if following is not None]
+    if not all(hasattr(following, "_input_metadata") for following, _ in edges):
+        return []  # pragma: no cover - depends on the torch version
+    wanted = [following._input_metadata[number] for following, number in edges]
+    return [(torch.Size(item.shape), item.dtype, item.device) for item in wanted]
+
+
 def edits(tensor: Any) -> int:
     """Return how many in-place changes of a tensor autograd has noticed."""
     return int(tensor._version)

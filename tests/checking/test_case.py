@@ -16,7 +16,7 @@ from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
 from gradwright.checking.tensors import same_bits
 from gradwright.errors import ForwardError, SampleError
-from tests.subjects import ComplexSquare, Gather, InPlaceDouble, Linear, SinCos, x
+from tests.subjects import ComplexSquare, Exp, Gather, InPlaceDouble, Linear, SinCos, variant, x
 
 
 def case(target: Any, *args: Any, **kwargs: Any) -> Case:
@@ -228,3 +228,18 @@ class Stateful(Function):
 
 def test_state_is_uncontrolled_randomness() -> None:
     assert case(Stateful, x(2)).randomness == "uncontrolled"
+
+
+def test_a_backward_that_changes_once_draws_no_random_numbers() -> None:
+    def drawing(ctx: Any, g: Tensor) -> Tensor:
+        return g * torch.rand_like(g)
+
+    assert case(variant(Exp, "Draws", backward=drawing), x(3)).backward_randomness == "seeded"
+    calls = 0
+
+    def counting(ctx: Any, g: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return g * (2 if calls > 1 else 1)
+
+    assert case(variant(Exp, "Counts", backward=counting), x(3)).backward_randomness == "none"

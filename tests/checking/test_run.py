@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import gradwright as gw
+from gradwright.checking.contracts import all_contracts
 from gradwright.checking.report import Report, Support
 from gradwright.checking.run import check_subject
 from gradwright.checking.samples import Sample
@@ -268,6 +269,99 @@ def test_consequences_are_not_accused_twice() -> None:
     report = gw.check(WrongSign, x(3))
     assert report["second-order"].verdict == "skipped"
     assert "matches-differences" in report["second-order"].message
+
+
+def tanh_with_jvp(jvp: Any) -> Any:
+    """A tangent hyperbolic in the two-part style whose forward mode is given."""
+
+    class Tanh(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(t: Tensor) -> Tensor:
+            return t.tanh()
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (t,) = ctx.saved_tensors
+            return g / t.cosh() ** 2
+
+        @staticmethod
+        def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+            (t,) = ctx.saved_tensors
+            result: Tensor = jvp(tangent) / t.cosh() ** 2
+            return result
+
+    return Tanh
+
+
+def overwriting(ctx: Any, g: Tensor) -> Tensor:
+    return g.mul_(ctx.saved_tensors[0])
+
+
+def clobbering(ctx: Any, g: Tensor) -> Tensor:
+    (out,) = ctx.saved_tensors
+    grad = g * out
+    out.data.mul_(2)
+    return grad
+
+
+@pytest.mark.parametrize(
+    ("subject", "reported"),
+    [
+        (variant(Exp, "TooMany", backward=lambda ctx, g: [g * ctx.saved_tensors[0], None]), "gradient-count"),
+        (variant(Exp, "Factor", backward=lambda ctx, g: ctx.saved_tensors[0]), "linear-in-cotangent"),
+        (variant(Exp, "Added", backward=lambda ctx, g: g + ctx.saved_tensors[0]), "linear-in-cotangent"),
+        (variant(Exp, "Half", backward=lambda ctx, g: g.half().double() * ctx.saved_tensors[0]), "linear-in-cotangent"),
+        (variant(Exp, "Cast", backward=lambda ctx, g: (g * ctx.saved_tensors[0]).float()), "gradient-shape-and-dtype"),
+        (
+            variant(Exp, "Wider", backward=lambda ctx, g: (g * ctx.saved_tensors[0]).expand(4, 3)),
+            "gradient-shape-and-dtype",
+        ),
+        (variant(Exp, "Overwrites", backward=overwriting), "cotangent-untouched"),
+        (variant(Exp, "Clobbers", backward=clobbering), "saved-untouched"),
+        (tanh_with_jvp(lambda t: 2 * t), "modes-agree"),
+        (tanh_with_jvp(torch.abs), "modes-agree"),
+        (variant(Exp, "Sign", backward=lambda ctx, g: -g * ctx.saved_tensors[0]), "matches-differences"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_one_mistake_is_reported_by_one_contract(subject: Any, reported: str) -> None:
+    report = gw.check(subject, x(3), skip=["compile"])
+    accused = [r.id for r in report.results if r.verdict in ("fail", "suspect")]
+    assert accused == [reported]
+    for row in report.results:
+        if "not judged while" in row.message:
+            assert f"not judged while {reported} fails" in row.message, "the root of the failures is named"
+
+
+def test_a_wrong_derivative_does_not_excuse_what_cannot_follow_from_it() -> None:
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return -g.mul_(ctx.saved_tensors[0])
+
+    report = gw.check(variant(Exp, "Twice", backward=backward), x(3), skip=["compile"])
+    assert report["cotangent-untouched"].verdict == "fail"
+    assert report["matches-differences"].message.startswith("not judged while cotangent-untouched fails")
+    backward_alone = variant(Exp, "Once", backward=lambda ctx, g: -g * ctx.saved_tensors[0])
+    assert gw.check(backward_alone, x(3), skip=["compile"])["matches-differences"].verdict == "fail"
+
+
+def test_no_contract_presupposes_itself_by_a_detour() -> None:
+    contracts = all_contracts()
+
+    def above(i: str, seen: tuple[str, ...] = ()) -> None:
+        assert i not in seen, f"{' -> '.join([*seen, i])}: both could be excused, and nothing reported"
+        assert i in contracts
+        for other in contracts[i].presupposes:
+            above(other, (*seen, i))
+
+    for i in contracts:
+        above(i)
 
 
 def test_observer_hears_of_every_contract() -> None:

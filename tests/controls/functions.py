@@ -154,6 +154,8 @@ class InterpolateNumpy(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor) -> Tensor:
+        if len(table) < 2:
+            raise ValueError("table: has fewer than two entries, between which nothing can be interpolated")
         place = x.detach().numpy()
         low = np.clip(np.floor(place).astype(np.int64), 0, len(table) - 2)
         ctx.save_for_backward(x, table, torch.from_numpy(low))

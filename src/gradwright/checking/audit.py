@@ -35,6 +35,8 @@ class Audit:
     """What the user's backward raised."""
     engine_error: Exception | None = None
     """What PyTorch raised when it took what backward returned."""
+    first: list[Tensor | None] | None = None
+    """The gradients that this backward gave to the inputs, to tell later whether the rule still gives them."""
     no_backward: bool = False
     no_graph: bool = False
     """True when no floating-point output requires grad, so that there is nothing to differentiate."""
@@ -75,7 +77,7 @@ def _watch(case: Case) -> Audit:
         result.no_graph = True
         return result
     function = case.subject.function
-    if function is not None and _backward_name(function) is None:
+    if function is not None and backward_name(function) is None:
         result.no_backward = True
         return result
     stand_in = _watched(function, result) if function is not None else None
@@ -83,7 +85,7 @@ def _watch(case: Case) -> Audit:
     try:
         run = case.forward(function=stand_in)
         with case.sandbox():
-            run.gradients(case.cotangents(v))
+            result.first = [None if g is None else g.detach().clone() for g in run.gradients(case.cotangents(v))]
     except STOPS:
         raise
     except BaseException as error:
@@ -133,14 +135,15 @@ def user_location(error: BaseException) -> str:
     return ""
 
 
-def _backward_name(function: type[Function]) -> str | None:
+def backward_name(function: type[Function]) -> str | None:
+    """Return the name of the method that holds the rule, or None when there is none."""
     if function.vjp is not Function.vjp:
         return "vjp"
     return "backward" if function.backward is not Function.backward else None
 
 
 def _watched(function: type[Function], result: Audit) -> type[Function]:
-    name = _backward_name(function)
+    name = backward_name(function)
     assert name is not None
     original = getattr(function, name)
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 Word = Literal["surrogate", "reference"]
 
 
-def companion_pass(case: Case, word: Word) -> Pass:
-    """Run a declared companion on fresh copies of the case's arguments.
+def companion_run(case: Case, word: Word) -> Pass:
+    """Run a declared companion on fresh copies of the case's arguments; all its outputs, whatever their shapes.
 
     Raises:
-        SampleError: it raises, or its outputs have other shapes than the subject's.
+        SampleError: it raises.
     """
     function = case.sample.surrogate if word == "surrogate" else case.sample.reference
     assert function is not None
@@ -37,6 +37,17 @@ def companion_pass(case: Case, word: Word) -> Pass:
             f"{case.subject.name}: the declared {word} raised {describe_exception(error)}; it is called with "
             f"the same arguments as forward {case.subject.signature}; change its parameters."
         ) from error
+    return Pass(arguments, fresh, outputs, [out for out in outputs if out.requires_grad])
+
+
+def companion_pass(case: Case, word: Word) -> Pass:
+    """Run a declared companion, whose outputs must be those that the case differentiates.
+
+    Raises:
+        SampleError: it raises, or its outputs have other shapes than the subject's.
+    """
+    run = companion_run(case, word)
+    outputs = run.outputs
     shapes = [tuple(out.shape) for out in outputs]
     expected = [tuple(o.shape) for o in case.outputs]
     if case.n_outputs != len(case.outputs) and len(outputs) == case.n_outputs:
@@ -47,7 +58,7 @@ def companion_pass(case: Case, word: Word) -> Pass:
             f"{case.subject.name}: the declared {word} returns outputs of the shapes {shapes}; expected the "
             f"shapes of forward's differentiable outputs, {expected}; return one tensor for each."
         )
-    return Pass(arguments, fresh, outputs, outputs)
+    return Pass(run.arguments, run.inputs, outputs, outputs)
 
 
 def pull_companion(case: Case, word: Word, v: Tensor) -> list[Tensor]:

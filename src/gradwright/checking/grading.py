@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from gradwright.checking.contracts import Contract
+from gradwright.checking.contracts import all_contracts
 from gradwright.checking.report import ContractResult, Finding, Outcome, Support
 from gradwright.typing import Verdict
 
@@ -30,19 +30,27 @@ def _guess_hint(finding: Finding) -> str:
     return f"{finding.hint} {note}" if finding.hint else note
 
 
-def as_consequence(contract: Contract, result: ContractResult, results: Sequence[ContractResult]) -> ContractResult:
+def as_consequence(result: ContractResult, verdicts: Mapping[str, Verdict]) -> ContractResult:
     """Do not accuse twice: a failure that follows from another one is not judged, or is as uncertain as that one."""
-    earlier = [r for r in results if r.id in contract.presupposes and r.verdict in ("fail", "suspect")]
-    if result.verdict != "fail" or not earlier:
+    cause = _cause(result.id, verdicts) if result.verdict == "fail" else None
+    if cause is None:
         return result
-    cause = min(earlier, key=lambda r: r.verdict != "fail")
-    if cause.verdict == "suspect":
-        findings = tuple(replace(finding, verdict=cause.verdict) for finding in result.findings)
-        support = _regraded(result.support, cause.verdict)
-        return replace(result, verdict=cause.verdict, findings=findings, support=support)
-    message = f"not judged while {cause.id} fails, from which it may follow"
+    if verdicts[cause] == "suspect":
+        findings = tuple(replace(finding, verdict="suspect") for finding in result.findings)
+        return replace(result, verdict="suspect", findings=findings, support=_regraded(result.support, "suspect"))
+    message = f"not judged while {cause} fails, from which it may follow"
     support = _regraded(result.support, "skipped", message)
     return replace(result, verdict="skipped", message=message, findings=(), support=support)
+
+
+def _cause(contract: str, verdicts: Mapping[str, Verdict]) -> str | None:
+    """Return the contract at the root of what a failure may follow from; one that fails before one that is suspect."""
+    presupposed = all_contracts()[contract].presupposes
+    for i in presupposed:
+        if verdicts.get(i) == "fail":
+            root = _cause(i, verdicts)
+            return root if root is not None and verdicts[root] == "fail" else i
+    return next((i for i in presupposed if verdicts.get(i) == "suspect"), None)
 
 
 def insist(outcome: Outcome) -> Outcome:

@@ -172,7 +172,8 @@ def check_subject(
         cases = [_case(subject, sample, level, seed, allowances) for sample in samples]
         owners: list[tuple[Finding, Case]] = []
         results = [_examine_all(contract, cases, required, observe, owners) for contract in chosen]
-        results = [as_consequence(contract, result, results) for contract, result in zip(chosen, results)]
+        verdicts = {result.id: result.verdict for result in results}
+        results = [as_consequence(result, verdicts) for result in results]
         shrinker = Shrinker(level)
         results = [_with_small_repros(shrinker, contract, r, owners) for contract, r in zip(chosen, results)]
         said = [*notes, *filter(None, [allowances.describe()]), *remarks(subject, cases)]

@@ -80,3 +80,34 @@ def test_every_wrong_input_has_its_finding() -> None:
 
 def test_other_subjects_are_skipped_with_a_reason() -> None:
     assert result(torch.exp, x(3)).verdict == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (lambda g: g.float(), "is float32, the input float64"),
+        (lambda g: g.expand(4, 3), "has the shape (4, 3), the input (3,); PyTorch sums it"),
+        (lambda g: g.unsqueeze(0), "has the shape (1, 3), the input (3,)"),
+    ],
+)
+def test_functions_inside_plain_code_and_modules(value: Any, words: str) -> None:
+    wrong = returning(value)
+
+    class Layer(torch.nn.Module):
+        def forward(self, t: torch.Tensor) -> Any:
+            return wrong.apply(t * 2).sin()
+
+    for subject in (lambda t: wrong.apply(t * 2).sin(), Layer()):
+        found = result(subject, x(3))
+        assert found.verdict == "fail"
+        assert "Wrong in the graph: the gradient of `x`" in found.message
+        assert words in found.message
+        assert found.findings[0].hint
+
+
+def test_right_ones_inside_plain_code() -> None:
+    assert (
+        result(lambda t: Exp.apply(t * 2) + Exp.apply(t), x(3)).message
+        == "2 returned gradients of Exp in the graph looked at"
+    )
+    assert result(torch.sin, x(3)).verdict == "skipped"

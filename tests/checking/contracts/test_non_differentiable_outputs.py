@@ -57,6 +57,48 @@ def test_marked_output_that_only_jumps_or_stays() -> None:
     assert result(Masked, x(5)).verdict == "pass"
 
 
+def test_marked_output_that_is_saved_as_a_view_or_a_copy() -> None:
+    for keep in (lambda s: s, lambda s: s.reshape(1, 1), lambda s: s.clone()):
+
+        def forward(ctx: Any, t: Tensor, keep: Any = keep) -> Any:
+            total = t.exp().sum(-1, keepdim=True)
+            ctx.mark_non_differentiable(total)
+            ctx.save_for_backward(t, keep(total))
+            return t - total.log(), total
+
+        def backward(ctx: Any, g: Tensor, _: Any) -> Tensor:
+            t, total = ctx.saved_tensors
+            return g - t.exp() / total.reshape(1) * g.sum(-1, keepdim=True)
+
+        found = result(variant(SinCos, "Saves", forward=forward, backward=backward), x(4))
+        assert found.verdict == "pass"
+        assert "an intermediate result" in found.message
+
+
+def test_a_marked_copy_of_a_saved_input_is_no_intermediate_result() -> None:
+    assert result(marking(torch.clone), x(3)).verdict == "fail"
+
+
+def test_a_statistic_is_declared_by_a_reference_that_detaches_it() -> None:
+    subject = marking(lambda t: t.abs().max())
+
+    def report(reference: Any) -> ContractResult:
+        only = "non-differentiable-outputs"
+        return gw.check(subject, x(3), reference=reference, only=only)["non-differentiable-outputs"]
+
+    found = result(subject, x(3))
+    assert found.verdict == "fail"
+    assert "declare reference= with a plain version that returns output 1 with .detach()" in found.findings[0].hint  # type: ignore[operator]
+    declared = report(lambda t: (t.sin(), t.abs().max().detach()))
+    assert declared.verdict == "pass"
+    assert "output 1 moves with `t`, but is detached in the declared reference too" in declared.message
+    assert report(lambda t: (t.sin(), t.abs().max())).verdict == "fail"
+    assert report(lambda t: t.sin()).verdict == "fail", "it says nothing of the other output"
+    whole = gw.check(subject, x(3), reference=lambda t: (t.sin(), t.abs().max().detach()), skip="compile")
+    assert whole.ok
+    assert whole["matches-reference"].verdict == "pass"
+
+
 def test_integer_output_is_fine() -> None:
     assert "every floating-point output requires grad" in result(marking(lambda t: t.long()), x(3)).message
 

@@ -451,3 +451,17 @@ def test_large_inputs_are_not_even_made(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.verdict == "pass"
     assert "elements of input" in found.message
     assert max(made) <= resizing.MAX_ELEMENTS["standard"]
+
+
+def test_a_rule_that_changes_with_its_calls() -> None:
+    for after in (5, 20, 40):
+        calls = 0
+
+        def backward(ctx: Any, g: Tensor, after: int = after) -> Tensor:
+            nonlocal calls
+            calls += 1
+            return g * ctx.saved_tensors[0] * (2 if calls > after else 1)
+
+        found = result(variant(Exp, "Tired", backward=backward), x(3))
+        assert found.verdict == "fail", after
+        assert "no longer what it was when the check began" in found.message

@@ -44,7 +44,11 @@ STATE_HINT = (
 )
 
 
-@contract(asks="does it compose?", level="standard", presupposes=("linear-in-cotangent",))
+@contract(
+    asks="does it compose?",
+    level="standard",
+    presupposes=("linear-in-cotangent", "inputs-untouched", "saved-untouched"),
+)
 def examine(case: Case) -> Outcome:
     """Compare gradients with and without checkpoints."""
     case = case.exact

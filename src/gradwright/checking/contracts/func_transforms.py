@@ -38,7 +38,7 @@ HINT = (
 )
 
 
-@contract(asks="does it compose?", level="standard", presupposes=("linear-in-cotangent",))
+@contract(asks="does it compose?", level="standard", presupposes=("linear-in-cotangent", "modes-agree"))
 def examine(case: Case) -> Outcome:
     """Run each transform and compare it with eager autograd."""
     case = case.exact

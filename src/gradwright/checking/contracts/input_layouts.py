@@ -58,7 +58,7 @@ class _Reference:
         return ulp.scatter(self.case, self.v)
 
 
-@contract(asks="any layout, any shape?", level="standard")
+@contract(asks="any layout, any shape?", level="standard", presupposes=("inputs-untouched",))
 def examine(case: Case) -> Outcome:
     """Compare value and gradient for each layout of the inputs with those for contiguous ones."""
     obstacle = without_gradients(case)

@@ -72,7 +72,7 @@ class Deviation:
         return bool((self.excess > 1).any())
 
 
-@contract(asks="is the gradient right?")
+@contract(asks="is the gradient right?", presupposes=("gradient-shape-and-dtype", "cotangent-untouched"))
 def examine(case: Case) -> Outcome:
     """Compare B at scaled and summed cotangents with what linearity asks for."""
     obstacle = without_gradients(case)

@@ -36,7 +36,11 @@ from gradwright.errors import describe_exception
 from gradwright.typing import Verdict
 
 
-@contract(asks="is the gradient right?", depends_on_meaning=True)
+@contract(
+    asks="is the gradient right?",
+    depends_on_meaning=True,
+    presupposes=("gradient-shape-and-dtype", "gradients-reach-leaves", "cotangent-untouched", "linear-in-cotangent"),
+)
 def examine(case: Case) -> Outcome:
     """Compare the gradient with differences."""
     if case.sample.surrogate is not None:

@@ -34,7 +34,10 @@ RANDOM_COTANGENTS = 3
 ONE_HOT_LIMIT = 64
 
 
-@contract(asks="is the gradient right?")
+@contract(
+    asks="is the gradient right?",
+    presupposes=("gradient-shape-and-dtype", "gradients-reach-leaves", "cotangent-untouched", "linear-in-cotangent"),
+)
 def examine(case: Case) -> Outcome:
     """Compare the rule with the derivative of the declared surrogate."""
     if case.sample.surrogate is None:

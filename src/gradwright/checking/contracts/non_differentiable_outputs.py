@@ -4,15 +4,20 @@
 Every floating-point output that does not require grad, because it was marked with ``ctx.mark_non_differentiable`` or
 lost its graph: it is evaluated at nearby inputs. One that moves in proportion to the step has a derivative that
 autograd takes for zero. Integer outputs, and outputs that only jump (masks, rounded values, indices stored as floats),
-have none. A marked output that is also saved for backward is taken for an intermediate result that is returned in
-order to be saved.
+have none. A marked output that is also saved for backward, itself, a view or a copy of it, is taken for an intermediate
+result that is returned in order to be saved.
+
+A statistic that no loss may use (a maximum, a norm for the log) is marked on purpose, and looks exactly like a loss
+term that was marked by mistake: both move, and backward uses neither. Nothing the code does tells them apart, so the
+intent has to be declared: an output that the declared ``reference`` detaches is meant to have no gradient.
 
 ## Why it matters
 A loss on such an output trains nothing, without an error. ``gradcheck`` leaves it out when another output has a
 gradient.
 
 ## If it fails
-Do not mark the output, and add its term to backward; or return it to nobody.
+Do not mark the output, and add its term to backward; or return it to nobody. If it is meant to have no gradient,
+declare ``reference=`` with a plain version that returns it with ``.detach()``.
 
 ## References
 pytorch/pytorch issue 194869.
@@ -29,12 +34,13 @@ from gradwright import torch_compat
 from gradwright.checking import repro
 from gradwright.checking.audit import functions_in_graph, graph_nodes
 from gradwright.checking.case import Case
+from gradwright.checking.companions import companion_run
 from gradwright.checking.contracts import contract
 from gradwright.checking.differences import element_steps, signed
 from gradwright.checking.guards import without_numbers
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where
-from gradwright.checking.tensors import to_flat
+from gradwright.checking.tensors import same_bits, to_flat
 from gradwright.typing import Verdict
 
 MAX_INPUTS = 12
@@ -77,6 +83,9 @@ def examine(case: Case) -> Outcome:
         if _saved(run, position):
             remarks.append(f"output {position} moves with `{name}`, but is saved for backward: an intermediate result")
             continue
+        if _declared(case, position):
+            remarks.append(f"output {position} moves with `{name}`, but is detached in the declared reference too")
+            continue
         verdict = _verdict(exact)
         if verdict == "pass":
             remarks.append(f"output {position} moves with `{name}` and was detached in plain code, taken as meant")
@@ -96,14 +105,27 @@ def _verdict(case: Case) -> Verdict:
 
 
 def _saved(run: Pass, position: int) -> bool:
-    output = run.outputs[position]
+    output = run.outputs[position].detach()
+    inputs = {t.data_ptr() for t in run.inputs}
     for node in graph_nodes(run.differentiable):
-        if torch_compat.node_function(node) is not None and any(
-            saved is not None and saved.shape == output.shape and saved.data_ptr() == output.data_ptr()
-            for saved in node.saved_tensors
-        ):
-            return output.numel() > 0
+        if torch_compat.node_function(node) is None:
+            continue
+        for saved in node.saved_tensors:
+            if saved is None or saved.numel() != output.numel() or saved.layout != torch.strided:
+                continue
+            same_memory = saved.data_ptr() == output.data_ptr()
+            copied = saved.data_ptr() not in inputs and same_bits(saved.reshape(output.shape), output)
+            if output.numel() and (same_memory or copied):
+                return True
     return False
+
+
+def _declared(case: Case, position: int) -> bool:
+    """Tell whether the declared reference returns the output without a gradient, too."""
+    if case.sample.reference is None:
+        return False
+    outputs = companion_run(case, "reference").outputs
+    return len(outputs) == case.n_outputs and not outputs[position].requires_grad
 
 
 def _movement(case: Case, run: Pass, position: int) -> Movement | None:
@@ -143,7 +165,8 @@ def _finding(case: Case, run: Pass, position: int, movement: Movement, verdict: 
     )
     hint = (
         f"leave output {position} out of ctx.mark_non_differentiable and add its term to backward; if it is a "
-        "statistic that no loss may use, skip this contract."
+        "statistic that no loss may use, say so: declare reference= with a plain version that returns output "
+        f"{position} with .detach()."
         if function
         else f"if output {position} was detached by accident, compute it from the inputs; if on purpose, all is well."
     )

@@ -52,7 +52,10 @@ HINT = (
 )
 
 
-@contract(asks="is the gradient right?", presupposes=("matches-differences", "linear-in-cotangent"))
+@contract(
+    asks="is the gradient right?",
+    presupposes=("matches-differences", "linear-in-cotangent", "inputs-untouched", "saved-untouched"),
+)
 def examine(case: Case) -> Outcome:
     """Compare double backward with differences of the rule."""
     case = case.exact

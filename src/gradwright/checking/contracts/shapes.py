@@ -4,10 +4,11 @@
 Inputs derived from the given ones: a dimension of size 1, an empty one, sizes just past 32, 128 and 1024, no dimensions
 at all; both signs, values several times as large, zeros, ties, and an index that occurs twice. Wherever forward runs
 and gives finite values, backward must not raise, gradients must have the shapes of their inputs, and the rule must be
-linear and match differences (or the declared surrogate). A variant that forward rejects is not used and is counted in
-the message, and a size that would make forward too large or too slow is named there. The declared ``domain`` is never
-left. At zeros and ties, where many functions have no derivative, only gradients that are not finite and errors at
-points where the function is smooth count.
+linear and match differences (or the declared surrogate). The gradient on the sample itself must still be what it was
+when the check began. A variant that forward rejects is not used and is counted in the message, and a size that would
+make forward too large or too slow is named there. The declared ``domain`` is never left. At zeros and ties, where many
+functions have no derivative, only gradients that are not finite and errors at points where the function is smooth
+count.
 
 ## Why it matters
 Most wrong gradients in published code are right on the example they were tested with: three rows, positive numbers,
@@ -27,13 +28,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gradwright.checking.audit import random_cotangent
+from gradwright.checking.audit import audit, random_cotangent
 from gradwright.checking.case import Case
+from gradwright.checking.compare import gradient_mismatch
 from gradwright.checking.complex_probe import complex_fault
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import largest_entry
-from gradwright.checking.report import Finding, Outcome, gravest
+from gradwright.checking.report import Finding, Outcome, Where, gravest
 from gradwright.checking.resizing import TooLarge, resized
 from gradwright.checking.revaluing import Revalued, revalued
 from gradwright.checking.trial import Fault, Unjudged, try_rule, try_rule_at_singular_point
@@ -47,6 +49,7 @@ MAX_NAMED = 3
 """So many of the sizes that were not tried are named."""
 SATURATED = 1e-8
 """Differences below this fraction of the gradient on the sample do not count: exp(-40) is 0 beside 1."""
+STATE = "keep nothing between calls: no counter, no buffer; what backward needs belongs on ctx."
 NOT_MEANT = (
     "If such inputs are not meant, declare domain= for the values, or let forward refuse the shape with an exception."
 )
@@ -69,10 +72,15 @@ def examine(case: Case) -> Outcome:
     obstacle = without_gradients(case) or without_rule(case)
     if obstacle is not None:
         return obstacle
-    if isinstance(try_rule(case), Fault):
+    wrong_here = isinstance(try_rule(case), Fault)
+    with quietly():
+        findings, notes = _grid(case) if not wrong_here else ([], [])
+    drift = _drift(case)
+    if drift is not None:
+        return Outcome("fail", drift.message, (drift,))
+    if wrong_here:
         return Outcome("skipped", "the rule is wrong on the sample itself, so that nothing can be said about variants")
     with quietly():
-        findings, notes = _grid(case)
         fault = complex_fault(case)
     if fault is not None and case.level == "full":
         findings.append(fault)
@@ -83,6 +91,23 @@ def examine(case: Case) -> Outcome:
         first = next(finding for finding in findings if finding.verdict == verdict)
         return Outcome(verdict, first.message, tuple(findings))
     return Outcome("pass", "; ".join(notes))
+
+
+def _drift(case: Case) -> Finding | None:
+    """Compare the gradient on the sample with the first one of the check: a rule may change with its calls."""
+    first = audit(case).first
+    if first is None or case.randomness != "none":
+        return None
+    wrong = gradient_mismatch(case, case.pull(random_cotangent(case)), first)
+    if wrong is None:
+        return None
+    name = case.inputs[wrong.number].name
+    message = (
+        f"the gradient of `{name}` on the sample itself is no longer what it was when the check began: {wrong.words}; "
+        "the rule depends on how often it was called."
+    )
+    where = Where(name, index=case.locate_input(wrong.number, wrong.position))
+    return Finding("fail", message, STATE, where, wrong.got, wrong.want, wrong.allowed)
 
 
 def _grid(case: Case) -> tuple[list[Finding], list[str]]:
