@@ -69,6 +69,28 @@ class Bias(Function):
         return g.sum(1), g * 0
 
 
+class ScaledRows(Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(t, b)
+        return t * b
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        t, b = ctx.saved_tensors
+        return g * b, (g * t).sum(1)
+
+
+class Scatter(Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        return t[[3, 0, 4, 1, 2]]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g[[3, 0, 4, 1, 2]]
+
+
 class Swap(Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor) -> Tensor:
@@ -167,6 +189,8 @@ CASES: list[tuple[str, Any, tuple[Any, ...], str]] = [
     ("low-rank", Softmax, (x(6),), "treated as a constant"),
     ("zero-region", exp_with(with_hole), (x(6),), "from index [4] on"),
     ("not-a-number", exp_with(zero_by_zero), (x(3),), "NaN"),
+    ("wrong-dimension", ScaledRows, (x(4, 4), x(4, seed=1)), "follows dimension 0 of the output"),
+    ("misplaced", Scatter, (x(5),), "wrong elements of `t`"),
     ("random", exp_with(noisy), (x(3),), "draws random numbers"),
 ]
 

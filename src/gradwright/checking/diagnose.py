@@ -24,6 +24,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     hypotheses.swapped,
     rearranged.permuted,
     rearranged.shifted,
+    rearranged.misplaced,
     hypotheses.low_precision,
     hypotheses.elementwise_factor,
     hypotheses.region,

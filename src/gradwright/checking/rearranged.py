@@ -20,6 +20,8 @@ def permuted(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     shape, ins = _tensor_shape(block)
     if not block.whole or len(shape) > MAX_PERMUTED:
         return None
+    if len(shape) == 2 and _moves_only(block):
+        return None  # from vector to vector: a matrix that is transposed is another thing
     numeric = block.numeric.reshape(shape)
     for order in sorted(permutations(range(len(shape))), key=lambda order: _reach(order, ins)):
         if order == tuple(range(len(shape))) or any(shape[a] != shape[b] for a, b in enumerate(order)):
@@ -91,6 +93,37 @@ def _shifts(numeric: Tensor, d: int, step: int) -> Iterator[Tensor]:
     filled = rolled.clone()
     filled.narrow(d, 0 if step > 0 else filled.shape[d] + step, abs(step)).zero_()
     yield filled
+
+
+def misplaced(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    """The right numbers go to other elements of the input: summed over the wrong one of equal dimensions, say."""
+    numeric, analytic = block.numeric, block.analytic
+    if not block.whole or not bool(block.known.all()) or numeric.shape[0] < 2:
+        return None
+    gap = (numeric.sum(dim=0) - analytic.sum(dim=0)).abs()
+    if not _moves_only(block) or not bool((gap <= block.bar.sum(dim=0) + 1e-8 * numeric.abs().sum(dim=0)).all()):
+        return None
+    shape = block.case.real_output_shape(block.output)
+    index = torch.cartesian_prod(*map(torch.arange, shape)).reshape(numeric.shape[1], len(shape))
+    reached = analytic.abs().argmax(dim=0)
+    follows = next((d for d in range(len(shape)) if torch.equal(index[:, d], reached)), None)
+    if follows is not None:
+        return Diagnosis(
+            "wrong-dimension",
+            f"grad_output is summed over the wrong dimension: the gradient of {block.name} follows dimension {follows} "
+            "of the output",
+            f"sum over the dimensions along which forward broadcast {block.name}",
+        )
+    return Diagnosis(
+        "misplaced",
+        f"the right numbers go to the wrong elements of {block.name}",
+        "look at the index, the permutation or the dimension by which backward puts grad_output back",
+    )
+
+
+def _moves_only(block: Block) -> bool:
+    """Tell whether each output depends on one element of the input at most, by both accounts."""
+    return all(bool(((t.abs() > block.bar).sum(dim=0) <= 1).all()) for t in (block.numeric, block.analytic))
 
 
 def conjugate_missing(block: Block, others: Sequence[Block]) -> Diagnosis | None:
