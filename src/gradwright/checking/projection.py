@@ -33,6 +33,7 @@ from gradwright.checking.judge import (
     largest_entry,
     one_unit_away,
 )
+from gradwright.checking.magnitudes import largest_in_backward
 from gradwright.typing import Level
 
 PROJECTIONS: dict[Level, int] = {"quick": 1, "standard": 2, "full": 3}
@@ -149,7 +150,7 @@ def _along(case: Case, k: int, u: Tensor, v: Tensor, scales: tuple[float, ...] =
 def _acquitted(case: Case, k: int, u: Tensor, v: Tensor, result: Projection) -> bool:
     """Prosecute an accused projection: finer ladders, and the analytic side one rounding unit away."""
     generator = case.generator("projection scatter")
-    scatter = 0.0
+    scatter = case.epsilon * largest_in_backward(case, v) * float(u.norm())
     for _ in range(2):
         moved = case.pull_all(v, {k: one_unit_away(case.base[k], generator)})[k]
         scatter = max(scatter, abs(float((moved * u).sum()) - result.analytic))
