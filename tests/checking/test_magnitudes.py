@@ -45,6 +45,41 @@ def test_the_cotangent_counts_and_the_forward_does_not() -> None:
     assert largest(lambda a: a + 1e9, x(3), t(7, 1, 1)) == pytest.approx(7)
 
 
+class Lookup(Function):
+    """Rows of a table, with a sparse gradient of twice the right size."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor) -> Tensor:
+        ctx.shape = table.shape
+        return table[[1, 3]]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return torch.sparse_coo_tensor(torch.tensor([[1, 3]]), 2 * g, ctx.shape, check_invariants=False)
+
+
+class ComplexSquare(Function):
+    """A square whose backward goes through complex numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        ctx.save_for_backward(a)
+        return a * a
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (a,) = ctx.saved_tensors
+        return (3 * g * torch.complex(a, a)).real
+
+
+def test_sparse_and_complex_gradients_are_looked_through() -> None:
+    ones = torch.ones(4, dtype=torch.float64)
+    assert largest(Lookup, x(5, 2), ones) == pytest.approx(2)
+    assert largest(ComplexSquare, t(1, 1, 1, 1), ones) == pytest.approx(3 * 2**0.5)
+    for wrong, values in ((Lookup, x(5, 2)), (ComplexSquare, x(4))):
+        assert not gw.check(wrong, values, only="matches-differences").ok
+
+
 CANCELLING: dict[str, tuple[Any, Tensor]] = {
     "softmax": (lambda a: torch.softmax(a, 0), t(28, 0, 3.5)),
     "steep softmax": (lambda a: torch.softmax(a, 0), t(60, 0, 1)),

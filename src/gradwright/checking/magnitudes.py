@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.checking.case import Case
 from gradwright.checking.judge import largest_entry
 from gradwright.checking.tensors import tensors_in
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class Magnitudes(torch_compat.recorder_of_operations()):  # type: ignore[misc]
@@ -25,7 +28,9 @@ class Magnitudes(torch_compat.recorder_of_operations()):  # type: ignore[misc]
         """Run the operation and look at its result."""
         result = func(*args, **(kwargs or {}))
         if "empty" not in str(func):  # whatever lay in memory
-            numbers = [t for t in tensors_in(result) if t.is_floating_point()]
+            # The values of a sparse tensor came by as an ordinary one.
+            plain = [t.detach() for t in tensors_in(result) if t.layout == torch.strided]
+            numbers = [t.abs() for t in plain if t.is_complex() or t.dtype in FLOATS]
             self.largest = max(self.largest, largest_entry(*numbers))
         return result
 
