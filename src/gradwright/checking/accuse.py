@@ -10,6 +10,7 @@ from gradwright.checking import repro
 from gradwright.checking.blocks import Block
 from gradwright.checking.case import Case
 from gradwright.checking.diagnose import diagnose
+from gradwright.checking.duals import supports_differences
 from gradwright.checking.jacobian import Comparison
 from gradwright.checking.judge import State
 from gradwright.checking.projection import Projection
@@ -38,6 +39,7 @@ def wrong_entries(case: Case, block: Block, blocks: Sequence[Block]) -> Finding:
     if upper - lower > 4 * bar:
         message += f" At this kink every value from {lower:.6g} to {upper:.6g} would be right."
     row = case.output_slice(o).start + j
+    message += supports_differences(case, k, i, row, float(estimate.value[c, j]), bar)
     return Finding(
         "fail",
         message,
@@ -62,9 +64,10 @@ def wrong_projection(case: Case, projection: Projection) -> Finding:
         where = Where(input=case.inputs[k].name, output=case.outputs[o].position)
         return Finding("fail", message, UNKNOWN_REMEDY, where, projection.analytic, projection.numeric, projection.bar)
     i, row = element.input_element, element.output_element
+    message += " Bisection leads to the element named; there may be others."
     return Finding(
         "fail",
-        f"{message} Bisection leads to the element named; there may be others.",
+        message + supports_differences(case, k, i, row, element.numeric, element.bar),
         UNKNOWN_REMEDY,
         _place(case, k, i, row),
         element.analytic,

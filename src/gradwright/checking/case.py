@@ -307,17 +307,6 @@ class Case:
         return hidden_epsilon(self)
 
     @functools.cached_property
-    def natural_slopes(self) -> list[float]:
-        """For each input, output over input size: a gradient far below it is what large terms left when they cancelled.
-
-        Its rounding is then that of the terms, however small it is itself (a saturated softmax).
-        """
-        values = self.value().abs().nan_to_num(0.0, posinf=0.0)
-        largest = float(values.max()) if values.numel() else 0.0
-        sizes = [float(x.abs().max()) if x.numel() else 0.0 for x in self.base]
-        return [largest / size if 0.0 < size < float("inf") else 0.0 for size in sizes]
-
-    @functools.cached_property
     def forward_seconds(self) -> float:
         """Time of one forward, the smaller of two."""
         times = []

@@ -24,6 +24,7 @@ from gradwright.checking.differences import (
     signed,
 )
 from gradwright.checking.judge import State, Tolerance, judge, largest_entry, one_unit_away, prosecute
+from gradwright.checking.magnitudes import largest_in_backward
 from gradwright.checking.pattern import Pattern, dense_pattern, find_pattern
 from gradwright.typing import Level
 
@@ -155,7 +156,9 @@ def _tried(
 
     @functools.cache
     def spread() -> Tensor:
-        return scale * _analytic_scatter(case, k, o, pattern, analytic)
+        v = torch.zeros(case.m, dtype=torch.float64)
+        v[case.output_slice(o)] = 1.0
+        return scale * (_analytic_scatter(case, k, o, pattern, analytic) + case.epsilon * largest_in_backward(case, v))
 
     scaled = Estimate(
         estimate.value * scale,

@@ -33,6 +33,7 @@ from gradwright.checking.judge import (
     largest_entry,
     one_unit_away,
 )
+from gradwright.checking.magnitudes import largest_in_backward
 from gradwright.typing import Level
 
 PROJECTIONS: dict[Level, int] = {"quick": 1, "standard": 2, "full": 3}
@@ -55,6 +56,8 @@ class Projection:
     """Mean magnitude of the analytic terms that are not zero: what one element of the gradient adds, as a rule."""
     wrong: bool
     unresolved: bool
+    number: int = 0
+    """Which of the pairs (u, v) of the block this is."""
     element: Entry | None = None
 
     @property
@@ -89,15 +92,11 @@ def project(case: Case, k: int, o: int, count: int | None = None) -> list[Projec
 
 
 def _one(case: Case, k: int, o: int, number: int) -> Projection:
-    generator = case.generator(f"projection {k} {o} {number}")
-    x = case.base[k]
-    u = signed(case.n[k], generator) * (element_steps(x) / FIRST_STEP)
-    v = torch.zeros(case.m, dtype=torch.float64)
-    block = case.output_slice(o)
-    v[block] = signed(case.output_size(o), generator)
+    u, v = direction_pair(case, k, o, number)
     w = case.pull_all(v)[k]
     granted = case.allowances.of_sum(w * u, u * v.abs().sum())
     result = _compare(case, k, o, u, v, w)
+    result.number = number
     if result.wrong and math.isfinite(float(w.sum())):
         result.wrong = not _acquitted(case, k, u, v, result)
         result.unresolved = not result.wrong
@@ -109,6 +108,15 @@ def _one(case: Case, k: int, o: int, number: int) -> Projection:
     if not result.wrong:  # an error of this size in a single element would have been let pass
         result.bar += case.allowances.of_sum(torch.tensor(result.typical), u.abs().mean())
     return result
+
+
+def direction_pair(case: Case, k: int, o: int, number: int) -> tuple[Tensor, Tensor]:
+    """Return the pair (u, v) of a projection: a direction of the input, and a cotangent of the one output."""
+    generator = case.generator(f"projection {k} {o} {number}")
+    u = signed(case.n[k], generator) * (element_steps(case.base[k]) / FIRST_STEP)
+    v = torch.zeros(case.m, dtype=torch.float64)
+    v[case.output_slice(o)] = signed(case.output_size(o), generator)
+    return u, v
 
 
 def _compare(case: Case, k: int, o: int, u: Tensor, v: Tensor, w: Tensor) -> Projection:
@@ -142,7 +150,7 @@ def _along(case: Case, k: int, u: Tensor, v: Tensor, scales: tuple[float, ...] =
 def _acquitted(case: Case, k: int, u: Tensor, v: Tensor, result: Projection) -> bool:
     """Prosecute an accused projection: finer ladders, and the analytic side one rounding unit away."""
     generator = case.generator("projection scatter")
-    scatter = 0.0
+    scatter = case.epsilon * largest_in_backward(case, v) * float(u.norm())
     for _ in range(2):
         moved = case.pull_all(v, {k: one_unit_away(case.base[k], generator)})[k]
         scatter = max(scatter, abs(float((moved * u).sum()) - result.analytic))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +15,9 @@ from gradwright.checking.audit import graph_nodes
 from gradwright.checking.case import Case
 from gradwright.checking.differences import FIRST_STEP, Behaviour, Estimate, VectorFunction, differentiate_sum
 from gradwright.checking.judge import SCATTER_SAFETY, UNRESOLVED_BAR, acquitted, largest_entry, one_unit_away
+from gradwright.checking.magnitudes import Magnitudes
 from gradwright.checking.parts import Pass
 from gradwright.checking.projection import rounding_of_sum
-from gradwright.checking.tensors import tensors_in
 
 
 class FirstOrderOnlyError(RuntimeError):
@@ -76,26 +75,12 @@ def weighted_rule(case: Case, v: Tensor, weights: list[Tensor], flats: dict[int,
     return torch.cat([w * g for w, g in zip(weights, gradients)])
 
 
-class Magnitudes(torch_compat.recorder_of_operations()):  # type: ignore[misc]
-    """A mode that notes the largest finite number any operation gives: what the rounding of the rest is relative to."""
-
-    largest = 0.0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and look at its result."""
-        result = func(*args, **(kwargs or {}))
-        if "empty" not in str(func):  # whatever lay in memory
-            numbers = [t for t in tensors_in(result) if t.is_floating_point()]
-            self.largest = max(self.largest, largest_entry(*numbers))
-        return result
-
-
 def double_backward_at(
     case: Case,
     v: Tensor,
     weights: list[Tensor],
     flats: dict[int, Tensor],
-    mode: AbstractContextManager[Any] | None = None,
+    mode: Magnitudes | None = None,
 ) -> list[Tensor] | None:
     """Like :func:`double_backward` with other values of the inputs, and with respect to the inputs only."""
     run: Pass = case.forward(flats)

@@ -37,12 +37,12 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.differences import FIRST_STEP, differentiate_sum, element_steps, signed
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import one_unit_away
+from gradwright.checking.magnitudes import Magnitudes
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.second import (
     Directional,
     FirstOrderOnlyError,
-    Magnitudes,
     directional,
     double_backward,
     weighted,

@@ -34,6 +34,7 @@ from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import one_unit_away
+from gradwright.checking.magnitudes import largest_in_backward
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.tensors import join, real_dtype
 
@@ -212,9 +213,10 @@ def _convicted(case: Case, deviation: Deviation, cotangents: list[Tensor]) -> bo
         moved = {k: one_unit_away(x, generator) for k, x in enumerate(case.base)}
         changes = [(join(case.pull_all(c, moved)) - b).abs() for c, b in zip(cotangents, base)]
         scatter = scatter.maximum(sum(changes[1:], changes[0]).nan_to_num(0.0, 0.0, 0.0))
-    natural = torch.cat([torch.full((n,), slope, dtype=torch.float64) for n, slope in zip(case.n, case.natural_slopes)])
-    largest = max(float(c.abs().max()) for c in cotangents)
-    deviation.allowed.add_(OF_SCATTER * (scatter + scatter.median() + case.epsilon * largest * natural))
+    # In proportion to the cotangent, whatever constants backward works with besides.
+    size = max(float(c.abs().max()) for c in cotangents)
+    cancelled = case.epsilon * size * largest_in_backward(case, cotangents[0] / (size or 1.0))
+    deviation.allowed.add_(OF_SCATTER * (scatter + scatter.median() + cancelled))
     return deviation.broken
 
 

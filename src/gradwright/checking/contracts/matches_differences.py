@@ -27,6 +27,7 @@ from gradwright.checking.audit import audit, user_location
 from gradwright.checking.blocks import block_of
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
+from gradwright.checking.duals import supports_gradient
 from gradwright.checking.guards import without_gradients, without_numbers
 from gradwright.checking.jacobian import Comparison, compare
 from gradwright.checking.judge import State, largest_entry
@@ -145,10 +146,22 @@ def _concluded(
     notes += _seen_alone(projections)
     undecided = counts[State.UNRESOLVED] + open_projections
     if undecided:
-        notes.append(f"{undecided} whose error bar is too wide to tell, or where two examinations disagree")
+        opinion = _second_opinion(case, comparisons, projections)
+        notes.append(f"{undecided} whose error bar is too wide to tell, or where two examinations disagree{opinion}")
     hopeless = undecided + counts[State.UNDEFINED] > (total + len(projections)) / 2
     verdict: Verdict = "unresolved" if hopeless else "pass"
     return Outcome(verdict, "; ".join(notes), (), sensitivity, evidence)
+
+
+def _second_opinion(case: Case, comparisons: list[Comparison], projections: list[Projection]) -> str:
+    """Say how much of what is undecided a second witness gives as backward does; no verdict depends on it."""
+    count = supports_gradient(case, comparisons, projections)
+    if not count:
+        return ""
+    return (
+        f" ({count} of them are as forward mode through forward's own body has them, which agrees with the differences "
+        "where these are sharp)"
+    )
 
 
 def _seen_alone(projections: list[Projection]) -> list[str]:

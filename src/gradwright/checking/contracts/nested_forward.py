@@ -39,7 +39,8 @@ from gradwright.checking.differences import (
 )
 from gradwright.checking.forward_mode import call_flat, has_jvp
 from gradwright.checking.guards import without_gradients
-from gradwright.checking.judge import acquitted
+from gradwright.checking.judge import SCATTER_SAFETY, acquitted, largest_entry
+from gradwright.checking.magnitudes import largest_in_backward
 from gradwright.checking.projection import rounding_of_sum
 from gradwright.checking.report import Finding, Outcome
 from gradwright.checking.variants import is_hand_written
@@ -86,10 +87,12 @@ def examine(case: Case) -> Outcome:
             products = torch.func.jvp(terms, (x,), (p,))[1].detach()
     except Exception as error:
         return Outcome("unsupported", f"forward over forward raises {describe_exception(error)}")
-    return _judge(case, terms, x, p, products, float(first.abs().sum()))
+    return _judge(case, terms, x, u, p, products, float(first.abs().sum()))
 
 
-def _judge(case: Case, terms: VectorFunction, x: Tensor, p: Tensor, products: Tensor, size: float) -> Outcome:
+def _judge(
+    case: Case, terms: VectorFunction, x: Tensor, u: Tensor, p: Tensor, products: Tensor, size: float
+) -> Outcome:
     def value(flat: Tensor) -> Tensor:
         try:
             return terms(flat).detach()
@@ -109,7 +112,10 @@ def _judge(case: Case, terms: VectorFunction, x: Tensor, p: Tensor, products: Te
         return Outcome("pass", "jvp of jvp is the derivative of jvp", sensitivity=allowed / size if size else None)
     if analytic == 0.0 and not bool(products.any()) and is_hand_written(case):
         return Outcome("unsupported", UPSTREAM)
-    if acquitted(analytic, numeric, allowed, 0.0, lambda scale: along(scale)):
+    # Large terms may cancel (a saturated softmax): their rounding stays, and inside an exponential that of x too.
+    magnitude = largest_in_backward(case, random_cotangent(case, "nested forward"))
+    rounding = case.epsilon * max(1.0, largest_entry(x)) * magnitude * largest_entry(u) * largest_entry(p)
+    if acquitted(analytic, numeric, allowed, SCATTER_SAFETY * rounding, lambda scale: along(scale)):
         return Outcome("unresolved", "differences of several sizes disagree here")
     message = (
         f"jvp of jvp is {analytic:.10g} along a random direction, the derivative of jvp {numeric:.10g} ± {bar:.1g}."
