@@ -1,5 +1,6 @@
 """The command: exit status, messages, and what is printed where."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,7 +12,12 @@ import pytest
 import torch
 
 import gradwright.cli
-import gradwright.cli.check
+import gradwright.cli.progress
+import gradwright.cli.tally
+import gradwright.cli.work
+import gradwright.reporting.html
+import gradwright.reporting.machine
+import gradwright.reporting.terminal
 from gradwright.checking.contracts import all_contracts
 from gradwright.checking.report import NotChecked, Report
 from gradwright.cli import main
@@ -75,14 +81,20 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(capsys):
-    """Run the command in this process; gives exit status, standard output and standard error."""
+    """Run the command, the user's code in this process too; gives exit status, standard output and standard error."""
 
     def command(*arguments):
-        status = main([str(a) for a in arguments])
+        status = main(in_this_process(arguments))
         out, err = capsys.readouterr()
         return status, out, err
 
     return command
+
+
+def in_this_process(arguments):
+    """Let ``check`` run the code here: quick, and what is patched is patched."""
+    given = [str(a) for a in arguments]
+    return [*given, "--no-isolation"] if given[:1] == ["check"] and len(given) > 1 else given
 
 
 def write(name, *sources):
@@ -235,14 +247,14 @@ def test_a_declaration_for_nothing_is_2(run):
 
 
 def test_a_fault_in_gradwright_is_told_and_the_rest_is_checked(run, monkeypatch):
-    real = gradwright.cli.check.check_subject
+    real = gradwright.cli.work.check_subject
 
     def check_subject(subject, samples, **options):
         if subject.name == "Good":
             raise AssertionError("a bug")
         return real(subject, samples, **options)
 
-    monkeypatch.setattr(gradwright.cli.check, "check_subject", check_subject)
+    monkeypatch.setattr(gradwright.cli.work, "check_subject", check_subject)
     write("ops.py", GOOD, GOOD.replace("Good", "Other"))
     status, out, _ = run("check", "ops.py", *QUICK)
     assert status == 2
@@ -260,12 +272,13 @@ def test_options_reach_the_checker(run, monkeypatch):
         seen.update(options, samples=samples)
         return Report(subject.name, subject.kind, subject.file, subject.line, "quick", 0, (), ())
 
-    monkeypatch.setattr(gradwright.cli.check, "check_subject", check_subject)
+    monkeypatch.setattr(gradwright.cli.work, "check_subject", check_subject)
     write("ops.py", GOOD)
     write("mine.py", "import torch", "gradwright_samples = {'Good': torch.ones(7)}")
     status, _, _ = run(
         "check", "ops.py", "--level", "full", "--only", "gradient-count,second-order", "--only", "linear-in-cotangent",
         "--skip", "second-order", "--require", "gradient-count", "--seed", "5", "--samples", "mine.py",
+        "--time-limit", "7.5",
     )  # fmt: skip
     assert status == 0
     assert seen["level"] == "full"
@@ -273,6 +286,7 @@ def test_options_reach_the_checker(run, monkeypatch):
     assert seen["skip"] == ("second-order",)
     assert seen["require"] == ("gradient-count",)
     assert seen["seed"] == 5
+    assert seen["seconds"] == 7.5
     assert len(seen["samples"][0].args[0]) == 7
 
 
@@ -283,7 +297,7 @@ def test_the_seed_decides_guessed_inputs(run, monkeypatch):
         seen.append(samples[0].args[0])
         return Report(subject.name, subject.kind, subject.file, subject.line, "quick", 0, (), ())
 
-    monkeypatch.setattr(gradwright.cli.check, "check_subject", check_subject)
+    monkeypatch.setattr(gradwright.cli.work, "check_subject", check_subject)
     write("ops.py", GOOD)
     for seed in (0, 0, 1):
         run("check", "ops.py", "--seed", seed)
@@ -301,6 +315,10 @@ def test_the_seed_decides_guessed_inputs(run, monkeypatch):
         (["--level", "quik"], "quik"),
         (["--seed", "-1"], "not negative"),
         (["--seed", "x"], "invalid int value"),
+        (["--time-limit", "0"], "--time-limit: got 0; expected a positive number"),
+        (["--time-limit", "nan"], "--time-limit: got nan; expected a positive number"),
+        (["--memory", "-1"], "--memory: got -1; expected a positive number"),
+        (["--memory", "1"], "--memory: has no effect with --no-isolation"),
         (["--json", "."], "is a directory"),
         (["--html", "ops.py/page.html"], "cannot be written"),
         (["--json", "no/such/out.json"], "--json: no/such/out.json cannot be written: there is no directory no/such"),
@@ -374,8 +392,8 @@ def test_a_file_that_cannot_be_written_is_told(run, monkeypatch, option):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied", "out")
 
-    monkeypatch.setattr(gradwright.cli.check.machine, "to_json", refuse)
-    monkeypatch.setattr(gradwright.cli.check.html, "write_html", refuse)
+    monkeypatch.setattr(gradwright.reporting.machine, "to_json", refuse)
+    monkeypatch.setattr(gradwright.reporting.html, "write_html", refuse)
     status, out, err = run("check", "ops.py", *QUICK, option, "out")
     assert status == 2
     assert err.startswith(f"{option}: out cannot be written: PermissionError")
@@ -406,14 +424,14 @@ def test_the_search_path_is_left_as_it_was(run):
 
 
 def test_an_interrupt_shows_what_was_finished(run, monkeypatch):
-    real = gradwright.cli.check.check_subject
+    real = gradwright.cli.work.check_subject
 
     def check_subject(subject, samples, **options):
         if subject.name == "Second":
             raise KeyboardInterrupt
         return real(subject, samples, **options)
 
-    monkeypatch.setattr(gradwright.cli.check, "check_subject", check_subject)
+    monkeypatch.setattr(gradwright.cli.work, "check_subject", check_subject)
     write("ops.py", GOOD, GOOD.replace("Good", "Second"), GOOD.replace("Good", "Third"))
     status, out, err = run("check", "ops.py", *QUICK, "--json", "out.json")
     assert status == 130
@@ -468,16 +486,16 @@ def test_an_interrupt_while_importing(run):
 
 
 def test_a_guess_that_the_checker_refuses_is_tried_without_the_second_sample(run, monkeypatch):
-    real = gradwright.cli.check.check_subject
+    real = gradwright.cli.work.check_subject
     sizes = []
 
     def check_subject(subject, samples, **options):
         sizes.append(len(samples))
         if len(samples) > 1:
-            raise gradwright.cli.check.SampleError("no")
+            raise gradwright.errors.SampleError("no")
         return real(subject, samples, **options)
 
-    monkeypatch.setattr(gradwright.cli.check, "check_subject", check_subject)
+    monkeypatch.setattr(gradwright.cli.work, "check_subject", check_subject)
     write("ops.py", GOOD)
     assert run("check", "ops.py", *QUICK)[0] == 0
     assert sizes == [2, 1]
@@ -485,7 +503,7 @@ def test_a_guess_that_the_checker_refuses_is_tried_without_the_second_sample(run
 
 def test_not_checked_entries_carry_all_a_reader_needs(monkeypatch, run):
     entries = []
-    monkeypatch.setattr(gradwright.cli.check.terminal, "render", lambda given, console, **_: entries.extend(given))
+    monkeypatch.setattr(gradwright.reporting.terminal, "render", lambda given, console, **_: entries.extend(given))
     write("ops.py", NEVER)
     run("check", "ops.py::Never")
     (entry,) = entries
@@ -517,17 +535,23 @@ def test_a_bar_on_a_terminal_names_subject_and_contract(capsys, monkeypatch):
         patch.setattr(sys, "stdout", Terminal(sys.stdout))
         patch.setattr(sys, "stderr", Terminal(sys.stderr))
         seen = []
-        update = gradwright.cli.progress.Bar._update
-        patch.setattr(gradwright.cli.progress.Bar, "_update", lambda bar, text: (seen.append(text), update(bar, text)))
-        assert main(["check", "ops.py", *QUICK]) == 0
+        progress = gradwright.cli.progress.progress
+
+        @contextlib.contextmanager
+        def recorded(total):
+            with progress(total) as show:
+                yield lambda done, text: (seen.append((done, text)), show(done, text))
+
+        patch.setattr(gradwright.cli.tally, "progress", recorded)
+        assert main(in_this_process(["check", "ops.py", *QUICK])) == 0
     _, err = capsys.readouterr()
-    assert seen == ["Good", "Good: gradient-count"]
+    assert seen == [(0, "Good: running forward"), (0, "Good: gradient-count")]
     assert "0/1" in err
 
 
 def test_no_bar_when_piped(capsys):
     write("ops.py", GOOD, SAMPLE)
-    assert main(["check", "ops.py", *QUICK]) == 0
+    assert main(in_this_process(["check", "ops.py", *QUICK])) == 0
     out, err = capsys.readouterr()
     assert "0/1" not in out + err
     assert "\x1b" not in out + err

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import gradwright
-from gradwright.checking.contracts import Contract, all_contracts
+from gradwright.checking.contracts import Contract, all_contracts, summary_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
@@ -236,6 +236,7 @@ def test_a_contract_module_is_complete(module: str) -> None:
     assert tuple(headings) == HEADINGS
     summary = loaded.examine.summary
     assert summary.endswith("."), "the first line is a sentence"
+    assert summary_of(loaded.examine.id) == summary
 
 
 @pytest.mark.parametrize("module", CONTRACTS)

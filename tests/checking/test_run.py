@@ -10,7 +10,8 @@ from torch import Tensor
 
 import gradwright as gw
 from gradwright.checking.contracts import all_contracts
-from gradwright.checking.report import Report, Support
+from gradwright.checking.earlier import FORWARD, SHRINKING, Earlier
+from gradwright.checking.report import ContractResult, Report, Support
 from gradwright.checking.run import check_subject
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
@@ -225,6 +226,7 @@ def test_a_forward_that_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
             time.sleep(0.01)
 
     monkeypatch.setitem(run.SECONDS_PER_CONTRACT, "quick", 0.2)
+    monkeypatch.setattr(run, "SECONDS_TO_BEGIN", 0.2)
     with pytest.raises(ForwardError, match=r"Hangs: forward did not return within 0.2 s"):
         gw.check(variant(Exp, "Hangs", forward=hangs), x(3), level="quick")
 
@@ -365,9 +367,74 @@ def test_no_contract_presupposes_itself_by_a_detour() -> None:
 
 
 def test_observer_hears_of_every_contract() -> None:
+    heard: list[tuple[str, float]] = []
+    delivered: list[ContractResult] = []
+    report = check_subject(
+        as_subject(Exp),
+        [Sample((x(3),)), Sample((x(2),))],
+        only=("gradient-count", "second-order"),
+        seconds=9.0,
+        observe=lambda what, seconds: heard.append((what, seconds)),
+        deliver=delivered.append,
+    )
+    assert heard == [(what, 9.0) for what in (FORWARD, FORWARD, *sorted(["gradient-count", "second-order"] * 2))]
+    assert tuple(delivered) == report.results
+
+
+def test_what_is_known_from_earlier_is_not_examined_again() -> None:
     heard: list[str] = []
-    report = check_subject(as_subject(Exp), [Sample((x(3),))], observe=heard.append)
-    assert heard == [r.id for r in report.results]
+    known = gw.check(Exp, x(3), only="gradient-count")["gradient-count"]
+    report = check_subject(
+        as_subject(Exp),
+        [Sample((x(3),))],
+        only=("gradient-count", "second-order", "matches-differences"),
+        observe=lambda what, seconds: heard.append(what),
+        earlier=Earlier({"gradient-count": known}, {"second-order": "the process was ended"}),
+    )
+    assert heard == [FORWARD, "matches-differences"]
+    assert report["gradient-count"] is known
+    assert report["second-order"].verdict == "unresolved"
+    assert report["second-order"].message == "the process was ended"
+    assert report.ended == ("second-order",)
+    assert not report
+    assert not report.failed
+    assert repr(report) == "<Report Exp: ENDED second-order>"
+
+
+@pytest.mark.parametrize(("lost", "tried"), [({}, True), ({SHRINKING: "ended"}, False)])
+def test_findings_are_not_made_smaller_where_that_ended_a_process(lost: dict[str, str], tried: bool) -> None:
+    heard: list[str] = []
+    report = check_subject(
+        as_subject(WrongSign),
+        [Sample((x(3, 4),))],
+        only="matches-differences",
+        observe=lambda what, seconds: heard.append(what),
+        earlier=Earlier(lost=lost),
+    )
+    assert (SHRINKING in heard) == tried
+    assert [result.id for result in report.failed] == ["matches-differences"]
+    assert report.ended == ()
+
+
+def test_what_is_given_up_is_not_examined() -> None:
+    report = check_subject(
+        as_subject(Exp),
+        [Sample((x(3),))],
+        only=("gradient-count", "second-order"),
+        earlier=Earlier(lost={"gradient-count": "ended"}, given_up="no more"),
+    )
+    assert [result.message for result in report.results] == ["ended", "no more"]
+
+
+def test_a_time_limit_may_be_given() -> None:
+    import time
+
+    def hangs(t: Tensor) -> Tensor:
+        while True:
+            time.sleep(0.01)
+
+    with pytest.raises(ForwardError, match=r"hangs: forward did not return within 0\.1 s"):
+        check_subject(as_subject(hangs), [Sample((x(3),))], seconds=0.1)
 
 
 def test_remarks() -> None:

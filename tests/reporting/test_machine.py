@@ -43,6 +43,7 @@ def test_the_document_of_a_failing_subject(make):
         "line": 12,
         "ok": False,
         "verdict": "fail",
+        "ended": [],
         "seconds": 0.123,
         "seed": 7,
         "level": "standard",

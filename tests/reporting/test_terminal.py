@@ -118,6 +118,22 @@ def test_the_traceback_is_shown_for_what_the_user_named(make, named, verbose, sh
     assert ("RuntimeError: mine" in plain_text([entry], verbose=verbose)) == shown
 
 
+def test_a_subject_that_ended_its_process_is_no_pass(make):
+    lost = make.result(
+        "second-order", "unresolved", message="the process was ended by SIGSEGV while this was examined."
+    )
+    report = make.report("Crashes", make.result("gradient-count"), lost, ended=("second-order",))
+    assert plain_text([report]).startswith("? Crashes: ended early (1 pass, 1 unresolved)\n")
+    text = plain_text([make.report(), report])
+    assert text.index("Crashes") < text.index("Exp")
+    assert "? Crashes: second-order (ended the process)\n" in text
+    assert "2 subjects: 1 passed, 0 failed, 0 suspect, 0 could not be run, 1 ended early" in text
+    worse = make.report("Worse", make.result(verdict="fail"), lost, ended=("second-order",))
+    text = plain_text([worse, report])
+    assert "✗ Worse: matches-differences, second-order (ended the process)\n" in text
+    assert "2 subjects: 0 passed, 1 failed, 0 suspect, 0 could not be run, 1 ended early" in text
+
+
 def test_a_suspect_finding_is_no_failure_and_says_that_inputs_were_guessed(make):
     guessed = (SampleNote("synthesised", "x: float64 (3,)"),)
     text = plain_text([make.report("Guessed", make.result(verdict="suspect"), samples=guessed), make.report()])

@@ -2,7 +2,7 @@
 
 A target is ``FILE.py``, a directory, or a dotted module name, each optionally with ``::Name``. What is found is every
 Function class and custom op *defined* there, and whatever the declared samples name. Nothing here ever raises for a
-fault of the user's: it becomes a :class:`~gradwright.checking.importing.Problem`, and the other targets go on.
+fault of the user's: it becomes a :class:`~gradwright.checking.report.Problem`, and the other targets go on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.checking.declarations import Declaration, declarations
-from gradwright.checking.importing import Problem, TargetImportError, import_file
+from gradwright.checking.importing import TargetImportError, import_file
 from gradwright.checking.randomness import fixed_random_state
+from gradwright.checking.report import Problem
 from gradwright.checking.samples import Sample, declared_samples
 from gradwright.checking.settings import as_in
 from gradwright.checking.subject import Subject, as_subject
@@ -39,7 +40,7 @@ class Found:
     """True when it was asked for by ``::Name``."""
     samples: list[Sample] = field(default_factory=list)
     """Empty when none are declared; inputs are then guessed."""
-    sample_error: SampleError | None = None
+    sample_error: SampleError | TargetError | None = None
     declarations: list[Declaration] = field(default_factory=list)
 
 
@@ -53,7 +54,13 @@ class Discovery:
     """What was left out and why, in a sentence each."""
 
 
-def discover(targets: Sequence[str], *, samples_file: str | None = None, seed: int = 0) -> Discovery:
+def discover(
+    targets: Sequence[str],
+    *,
+    samples_file: str | None = None,
+    seed: int = 0,
+    before: Callable[[str], None] = lambda what: None,
+) -> Discovery:
     """Find the subjects of all targets, in the order given, each once, with its declared samples.
 
     Arguments:
@@ -61,20 +68,23 @@ def discover(targets: Sequence[str], *, samples_file: str | None = None, seed: i
         samples_file: a Python file whose ``gradwright_samples`` and ``samples_<Name>`` declare samples for subjects
             elsewhere, by bare name, qualified name, ``module:Name`` or ``module.Name``.
         seed: random numbers drawn while importing and declaring are the same for the same seed.
+        before: called with what of the user's is about to be run: a module, or a declaration of samples. A TargetError
+            that it raises is what is wrong with that, and it is left out.
     """
-    finder = _Finder(seed)
+    finder = _Finder(seed, before)
     for target in targets:
         finder.add_target(target)
     if samples_file is not None:
         finder.add_samples_file(samples_file)
     for found in finder.result.found:
-        _read_samples(found, seed)
+        _read_samples(found, seed, before)
     return finder.result
 
 
 class _Finder:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, before: Callable[[str], None]) -> None:
         self.seed = seed
+        self.before = before
         self.result = Discovery()
         self.pool: dict[int, Found] = {}
         """Everything in the modules looked at, by the identity of the user's object."""
@@ -89,7 +99,7 @@ class _Finder:
         except TargetError as error:
             self.result.problems.append(Problem(str(error)))
             return
-        listing = sources(target, seed=self.seed, visit=self._examine)
+        listing = sources(target, seed=self.seed, visit=self._examine, before=self.before)
         self.result.problems += listing.problems
         self.result.notes += listing.notes
         if target.name is None:
@@ -102,6 +112,7 @@ class _Finder:
         try:
             if not Path(path).is_file():
                 raise TargetError(f"--samples: {path} is not a file; expected a Python file that declares samples.")
+            self.before(path)
             module = import_file(Path(path), path, seed=self.seed)
         except TargetImportError as error:
             self.result.problems.append(error.problem)
@@ -290,12 +301,13 @@ def _attribute(module: ModuleType, dotted: str) -> Any:
     return value
 
 
-def _read_samples(found: Found, seed: int) -> None:
+def _read_samples(found: Found, seed: int, before: Callable[[str], None]) -> None:
     for declaration in found.declarations:
         try:
+            before(f"{found.source.shown}: {declaration.owner}")
             with as_in(found.source.module), fixed_random_state(seed):
                 found.samples += declared_samples(declaration.value, declaration.owner)
-        except SampleError as error:
+        except (SampleError, TargetError) as error:
             found.sample_error = error
             return
 

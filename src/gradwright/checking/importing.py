@@ -8,24 +8,15 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 from gradwright.checking.limits import STOPS
 from gradwright.checking.randomness import fixed_random_state
+from gradwright.checking.report import Problem
 from gradwright.checking.settings import importing
 from gradwright.errors import TargetError, describe_exception
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that kept the command from doing its work."""
-
-    message: str
-    traceback: str | None = None
-    """The user's own traceback, when their code raised."""
 
 
 class TargetImportError(TargetError):

@@ -2,7 +2,8 @@
 
 The limit works by a signal (``SIGALRM``), which is the only thing that can stop Python code which does not return. It
 is therefore available in the main thread of a POSIX process only; elsewhere the code simply runs on, and
-:func:`limits_are_effective` says so.
+:func:`limits_are_effective` says so. It cannot stop compiled code that does not return either; the command line runs
+everything in another process, and ends that.
 """
 
 from __future__ import annotations

@@ -161,11 +161,13 @@ class Report:
     torch_version: str = field(default="", compare=False)
     allowances: Mapping[str, float] = field(default_factory=dict)
     """What the caller allowed beyond the error bars, by name: ``eps``, ``atol``, ``rtol``, ``nondet_tol``."""
+    ended: tuple[str, ...] = ()
+    """Ids of the contracts under which the process ended (a crash, a hang, no memory); such a subject is not `ok`."""
 
     @property
     def ok(self) -> bool:
-        """True when no contract failed."""
-        return not any(result.verdict == "fail" for result in self.results)
+        """True when no contract failed and none ended the process it was examined in."""
+        return not self.ended and not self.failed
 
     @property
     def verdict(self) -> Verdict:
@@ -234,7 +236,8 @@ class Report:
 
     def __repr__(self) -> str:
         failed = ", ".join(result.id for result in self.failed)
-        return f"<Report {self.name}: {'FAIL ' + failed if failed else 'ok'}>"
+        ended = ", ".join(self.ended)
+        return f"<Report {self.name}: {'FAIL ' + failed if failed else 'ENDED ' + ended if ended else 'ok'}>"
 
     # The views import the reporting package when they are called: `checking` does not depend on it otherwise.
 
@@ -274,6 +277,17 @@ class NotChecked:
     named: bool = False
     """True when the user asked for this subject by name, so that the command failed at what it was told to do."""
     traceback: str | None = None
+    ended: bool = False
+    """True when it ended the process it was run in."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that kept the command from doing its work, and belongs to no subject."""
+
+    message: str
+    traceback: str | None = None
+    """The user's own traceback, when their code raised."""
 
 
 Entry = Report | NotChecked

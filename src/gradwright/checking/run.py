@@ -13,6 +13,7 @@ from gradwright import torch_compat
 from gradwright.checking.allowances import NONE, Allowances
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import Contract, all_contracts
+from gradwright.checking.earlier import FORWARD, NOTHING, SHRINKING, Earlier
 from gradwright.checking.gradcheck import UNPACKED, as_arguments, translate
 from gradwright.checking.grading import as_consequence, insist, soften
 from gradwright.checking.limits import TimeLimitError, time_limit
@@ -43,6 +44,10 @@ from gradwright.typing import GUESSED, LEVELS, Level, TensorFunction, Verdict
 
 SECONDS_PER_CONTRACT: dict[Level, float] = {"quick": 10.0, "standard": 60.0, "full": 600.0}
 """A contract that takes longer on one sample is stopped and reported as unresolved."""
+
+SECONDS_TO_BEGIN = 120.0
+"""The first forward on a sample may take as long at any level: code that is compiled when it is first called is rare,
+and slow."""
 
 
 def check(
@@ -150,16 +155,23 @@ def check_subject(
     skip: Collection[str] | str = (),
     require: Collection[str] | str = (),
     seed: int = 0,
-    observe: Callable[[str], None] | None = None,
     notes: Sequence[str] = (),
     allowances: Allowances = NONE,
+    seconds: float | None = None,
+    observe: Callable[[str, float], None] = lambda what, seconds: None,
+    deliver: Callable[[ContractResult], None] = lambda result: None,
+    earlier: Earlier = NOTHING,
 ) -> Report:
     """Check a subject on several samples; see :func:`check` for the options and what is raised.
 
     Arguments:
-        observe: called with the id of each contract before it is examined.
         notes: remarks for the reader of the report.
         allowances: what counts as right beyond the error bars.
+        seconds: what forward may take to begin with, and a contract on one sample; None for what the level allows.
+        observe: called with :data:`FORWARD` before that is done, and with the id of each contract before it is
+            examined on a sample; also told how many seconds that may take.
+        deliver: called with the result of each contract, before it is known what else it may follow from.
+        earlier: what other processes found out about the same subject on the same samples before they ended.
     """
     start = time.perf_counter()
     if level not in LEVELS:
@@ -169,14 +181,27 @@ def check_subject(
     if type(seed) is not int or seed < 0:  # a bool is no seed
         raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
     with neutral():
-        cases = [_case(subject, sample, level, seed, allowances) for sample in samples]
+        limit = SECONDS_PER_CONTRACT[level] if seconds is None else seconds
+        begin = max(limit, SECONDS_TO_BEGIN) if seconds is None else seconds
+        cases = []
+        for sample in samples:
+            observe(FORWARD, begin)
+            cases.append(_case(subject, sample, level, seed, allowances, begin))
+        said = [*notes, *filter(None, [allowances.describe()]), *remarks(subject, cases)]
         owners: list[tuple[Finding, Case]] = []
-        results = [_examine_all(contract, cases, required, observe, owners) for contract in chosen]
+        results = []
+        for contract in chosen:
+            result = earlier.result(contract.id, contract.asks)
+            if result is None:
+                result = _examine_all(contract, cases, required, limit, observe, owners)
+            deliver(result)
+            results.append(result)
         verdicts = {result.id: result.verdict for result in results}
         results = [as_consequence(result, verdicts) for result in results]
-        shrinker = Shrinker(level)
-        results = [_with_small_repros(shrinker, contract, r, owners) for contract, r in zip(chosen, results)]
-        said = [*notes, *filter(None, [allowances.describe()]), *remarks(subject, cases)]
+        if SHRINKING not in earlier.lost and any(result.verdict == "fail" for result in results):
+            observe(SHRINKING, limit)
+            shrinker = Shrinker(level)
+            results = [_with_small_repros(shrinker, contract, r, owners) for contract, r in zip(chosen, results)]
     return Report(
         name=subject.name,
         kind=subject.kind,
@@ -190,11 +215,11 @@ def check_subject(
         seconds=time.perf_counter() - start,
         torch_version=torch_compat.version(),
         allowances=allowances.granted(),
+        ended=tuple(contract.id for contract in chosen if contract.id in earlier.lost),
     )
 
 
-def _case(subject: Subject, sample: Sample, level: Level, seed: int, allowances: Allowances) -> Case:
-    limit = SECONDS_PER_CONTRACT[level]
+def _case(subject: Subject, sample: Sample, level: Level, seed: int, allowances: Allowances, limit: float) -> Case:
     try:
         with time_limit(limit):
             return Case(subject, sample, level, seed, allowances=allowances)
@@ -243,14 +268,16 @@ def _examine_all(
     contract: Contract,
     cases: Sequence[Case],
     required: set[str],
-    observe: Callable[[str], None] | None,
+    limit: float,
+    observe: Callable[[str, float], None],
     owners: list[tuple[Finding, Case]],
 ) -> ContractResult:
     """Examine one contract on all cases; ``owners`` gets each finding with its case."""
     start = time.perf_counter()
-    if observe is not None:
-        observe(contract.id)
-    outcomes = [_examine(contract, case) for case in cases]
+    outcomes = []
+    for case in cases:
+        observe(contract.id, limit)
+        outcomes.append(_examine(contract, case, limit))
     owners += [(finding, case) for case, outcome in zip(cases, outcomes) for finding in outcome.findings]
     if contract.id in required:
         outcomes = [insist(outcome) for outcome in outcomes]
@@ -295,8 +322,7 @@ def _support(outcomes: Sequence[Outcome]) -> tuple[Support, ...]:
     return tuple(merged)
 
 
-def _examine(contract: Contract, case: Case) -> Outcome:
-    limit = SECONDS_PER_CONTRACT[case.level]
+def _examine(contract: Contract, case: Case, limit: float) -> Outcome:
     if case.hangs:
         return Outcome("unresolved", "not tried: backward did not return within the limit of an earlier contract")
     try:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from gradwright.checking.importing import Problem, TargetImportError, import_file, import_name, package_of
+from gradwright.checking.importing import TargetImportError, import_file, import_name, package_of
+from gradwright.checking.report import Problem
 from gradwright.errors import TargetError, describe_exception, did_you_mean
 
 _PASSED_OVER = frozenset({"conftest", "setup", "__main__", "test", "tests"})
@@ -77,16 +78,23 @@ def parse_target(text: str) -> Target:
     return Target(text, module=place, name=name or None)
 
 
-def sources(target: Target, *, seed: int = 0, visit: Callable[[Source], None] = lambda source: None) -> Listing:
+def sources(
+    target: Target,
+    *,
+    seed: int = 0,
+    visit: Callable[[Source], None] = lambda source: None,
+    before: Callable[[str], None] = lambda shown: None,
+) -> Listing:
     """Import everything a target stands for. Faults of the user's code become problems.
 
     Arguments:
         target: what to import.
         seed: of the random numbers that are drawn meanwhile.
         visit: called with each module as soon as it is imported, while it is the one of its name.
+        before: called with what is about to be imported; a TargetError that it raises is the problem with it.
     """
     listing = Listing()
-    walk = _Walk(listing, seed, visit)
+    walk = _Walk(listing, seed, visit, before)
     if target.module is not None:
         walk.module(target.module)
     elif target.path is not None and target.path.is_dir():
@@ -118,24 +126,30 @@ def shown_path(file: str | None, source: Source) -> str | None:
 class _Walk:
     """Imports modules one by one into a listing."""
 
-    def __init__(self, listing: Listing, seed: int, visit: Callable[[Source], None]) -> None:
+    def __init__(
+        self, listing: Listing, seed: int, visit: Callable[[Source], None], before: Callable[[str], None]
+    ) -> None:
         self.listing = listing
         self.seed = seed
         self.visit = visit
+        self.before = before
         self.passed_over: list[str] = []
         self.missing: dict[str, list[str]] = {}
         """Libraries that submodules of a package need and that are not installed."""
 
     def file(self, path: Path, shown: str) -> None:
         with self._problems():
+            self.before(shown)
             self._add(import_file(path, shown, seed=self.seed), shown)
 
     def directory(self, path: Path, shown: str) -> None:
         _, name = package_of(path.resolve())
         if name is not None:
             with self._problems():
-                package = import_file(path / "__init__.py", _below(shown, "__init__.py"), seed=self.seed)
-                self._add(package, _below(shown, "__init__.py"))
+                inside = _below(shown, "__init__.py")
+                self.before(inside)
+                package = import_file(path / "__init__.py", inside, seed=self.seed)
+                self._add(package, inside)
                 self._submodules(package, shown)
             return
         for entry in _listdir(path):
@@ -148,6 +162,7 @@ class _Walk:
 
     def module(self, name: str) -> None:
         with self._problems():
+            self.before(name)
             try:
                 module = import_name(name, seed=self.seed)
             except TargetError as error:
@@ -173,6 +188,7 @@ class _Walk:
                 spec = importlib.util.find_spec(name)
                 if spec is None or not str(spec.origin).endswith(".py"):
                     continue  # compiled: it defines no Function that Python can read
+                self.before(name if inner is None else inner + ".py")
                 module = self._submodule(name, inner and inner + ".py")
                 if module is None:
                     continue

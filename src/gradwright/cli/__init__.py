@@ -15,14 +15,8 @@ from importlib import metadata
 
 from gradwright import __version__
 from gradwright.cli.options import add_check_options, refuse_bad_check_options
+from gradwright.cli.statuses import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED
 from gradwright.errors import GradwrightError
-
-EXIT_OK = 0
-EXIT_FINDINGS = 1
-EXIT_BROKEN = 2
-EXIT_NOTHING = 5
-EXIT_INTERRUPTED = 130
-EXIT_PIPE_CLOSED = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,151 +1,82 @@
-"""``gradwright check``: find subjects, find inputs for them, check them, show the verdicts."""
+"""``gradwright check``: have the work done, in another process unless asked otherwise, and show the verdicts."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+from gradwright.cli.statuses import EXIT_BROKEN, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK
+from gradwright.cli.tally import Tally
+from gradwright.errors import describe_exception, missing_torch
 
-from gradwright import torch_compat as torch_compat  # first: it says clearly when torch is missing
-from gradwright.checking.discovery import Discovery, Found, discover
-from gradwright.checking.importing import Problem, user_traceback
-from gradwright.checking.report import Entry, NotChecked, Report
-from gradwright.checking.run import check_subject
-from gradwright.checking.samples import Sample
-from gradwright.checking.settings import as_in
-from gradwright.checking.synthesis import synthesise
-from gradwright.cli.progress import progress
-from gradwright.errors import ForwardError, GradwrightError, SampleError, describe_exception
-from gradwright.reporting import html, machine, terminal
+if TYPE_CHECKING:
+    from rich.console import Console
 
 WIDTH_WHEN_PIPED = 100
-
-Observe = Callable[[str], None]
-
-
-@dataclass
-class _Outcome:
-    """What came of the command so far."""
-
-    entries: list[Entry] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    broken: bool = False
-    """True when something that was asked for could not be done."""
-    interrupted: bool = False
 
 
 def run_check(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
+    if importlib.util.find_spec("torch") is None:
+        raise missing_torch()
     path = list(sys.path)
     output = sys.stdout
     try:
         # With JSON on standard output, whatever else is printed (also by the user's code) goes elsewhere.
         with contextlib.redirect_stdout(sys.stderr) if options.json == "-" else contextlib.nullcontext():
-            discovery = discover(options.targets, samples_file=options.samples, seed=options.seed)
-            outcome = _check_all(discovery, options)
-            _show(outcome, discovery, options)
-        if not outcome.interrupted:
-            _write_files(outcome, options)
+            tally = _work(options)
+            _show(tally, options)
+        if not tally.interrupted:
+            written = _write_files(tally, options)
             if options.json == "-":
-                print(machine.to_json(outcome.entries, command="check"), file=output)
-        return _status(outcome)
+                from gradwright.reporting import machine
+
+                print(machine.to_json(tally.entries, command="check"), file=output)
+            if not written:
+                return EXIT_BROKEN
+        return _status(tally)
     finally:
         sys.path[:] = path
 
 
-def _check_all(discovery: Discovery, options: argparse.Namespace) -> _Outcome:
-    outcome = _Outcome(problems=list(discovery.problems), broken=bool(discovery.problems))
-    with progress(len(discovery.found)) as bar:
-        for found in discovery.found:
-            try:
-                with as_in(found.source.module):
-                    entry, broken = _check_one(found, options, bar.subject(found.subject.name))
-            except KeyboardInterrupt:
-                outcome.interrupted = True
-                break
-            outcome.entries.append(entry)
-            outcome.broken = outcome.broken or broken
-    ran = any(isinstance(entry, Report) for entry in outcome.entries)
-    outcome.broken = outcome.broken or (bool(outcome.entries) and not ran)
-    return outcome
+def _work(options: argparse.Namespace) -> Tally:
+    with Tally() as tally:
+        try:
+            if options.no_isolation:
+                from gradwright.cli.events import Start
+                from gradwright.cli.work import work
+
+                work(options, tally.receive, Start())
+            else:
+                from gradwright.cli.supervisor import supervise
+
+                supervise(options, tally.receive)
+        except KeyboardInterrupt:
+            tally.interrupt()
+    return tally
 
 
-def _check_one(found: Found, options: argparse.Namespace, observe: Observe) -> tuple[Entry, bool]:
-    """Check one subject; the second value tells whether something that was asked for could not be done."""
-    if found.sample_error is not None:
-        return _not_checked(found, found.sample_error), True
-    samples, guessed = list(found.samples), not found.samples
-    notes: Sequence[str] = ()
-    if guessed:
-        observe("looking for inputs")
-        synthesis = synthesise(found.subject, options.seed)
-        if synthesis.reason is not None:
-            place = f"# in {found.subject.file}, or in a file given by --samples"
-            remedy = f"{place}\n{synthesis.remedy}"
-            return _not_checked(found, synthesis.reason, remedy), found.named
-        samples, notes = list(synthesis.samples), synthesis.notes
-    try:
-        return _report(found, samples, notes, options, observe), False
-    except (SampleError, ForwardError) as error:
-        if guessed and len(samples) > 1:
-            with contextlib.suppress(SampleError, ForwardError):
-                return _report(found, samples[:1], notes, options, observe), False
-        return _not_checked(found, error), found.named or not guessed
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        reason = (
-            f"{found.subject.name}: gradwright itself failed with {describe_exception(error)}; expected a verdict; "
-            "please report this fault of gradwright's with the traceback that --verbose shows."
-        )
-        return _not_checked(found, reason, trace="".join(traceback.format_exception(error))), True
+def _show(tally: Tally, options: argparse.Namespace) -> None:
+    from gradwright.reporting import terminal  # here, so that the work begins while rich is imported
 
-
-def _report(
-    found: Found, samples: Sequence[Sample], notes: Sequence[str], options: argparse.Namespace, observe: Observe
-) -> Report:
-    return check_subject(
-        found.subject,
-        samples,
-        level=options.level,
-        only=options.only,
-        skip=options.skip,
-        require=options.require,
-        seed=options.seed,
-        observe=observe,
-        notes=notes,
-    )
-
-
-def _not_checked(
-    found: Found, why: GradwrightError | str, remedy: str | None = None, trace: str | None = None
-) -> NotChecked:
-    if isinstance(why, GradwrightError) and why.__cause__ is not None:
-        trace = user_traceback(why.__cause__)
-    subject = found.subject
-    return NotChecked(subject.name, subject.file, subject.line, str(why), remedy, found.named, trace)
-
-
-def _show(outcome: _Outcome, discovery: Discovery, options: argparse.Namespace) -> None:
-    if outcome.entries:
-        terminal.render(outcome.entries, _console(), verbose=options.verbose)
+    if tally.entries:
+        terminal.render(tally.entries, _console(), verbose=options.verbose)
     sys.stdout.flush()
-    for line in _messages(outcome, discovery, options):
+    for line in _messages(tally, options):
         print(line, file=sys.stderr)
 
 
-def _messages(outcome: _Outcome, discovery: Discovery, options: argparse.Namespace) -> Iterator[str]:
+def _messages(tally: Tally, options: argparse.Namespace) -> Iterator[str]:
     """Yield what is said beside the table."""
-    yield from discovery.notes
+    yield from tally.notes
     shown: set[str] = set()
-    for problem in outcome.problems:
+    for problem in tally.problems:
         yield problem.message
         if problem.traceback is not None:
             # Ten modules that fail in the same line need no ten tracebacks.
@@ -153,10 +84,10 @@ def _messages(outcome: _Outcome, discovery: Discovery, options: argparse.Namespa
             if end not in shown or options.verbose:
                 yield "\n".join(f"    {line}" for line in problem.traceback.splitlines())
             shown.add(end)
-    if outcome.interrupted:
-        left = len(discovery.found) - len(outcome.entries)
-        yield f"interrupted: {left} of {len(discovery.found)} subjects were not checked"
-    elif not outcome.entries and not outcome.problems:
+    if tally.interrupted:
+        number = len(tally.subjects or ())
+        yield f"interrupted: {number - len(tally.entries)} of {number} subjects were not checked"
+    elif not tally.entries and not tally.problems:
         yield (
             f"{', '.join(options.targets)}: there is nothing to check; expected a torch.autograd.Function class or a "
             "custom op that is defined there, or samples declared for a function; name another target."
@@ -164,33 +95,40 @@ def _messages(outcome: _Outcome, discovery: Discovery, options: argparse.Namespa
 
 
 def _console() -> Console:
+    from rich.console import Console
+
     # rich takes 80 columns when it does not write to a terminal, which is too narrow for the table.
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(highlight=False, width=WIDTH_WHEN_PIPED if piped else None)
 
 
-def _write_files(outcome: _Outcome, options: argparse.Namespace) -> None:
+def _write_files(tally: Tally, options: argparse.Namespace) -> bool:
+    """Write the files that are asked for; false when one could not be written."""
+    from gradwright.reporting import html, machine
+
+    written = True
     for option, path in (("--json", options.json), ("--html", options.html)):
         if path is None or path == "-":
             continue
         try:
             if option == "--json":
-                machine.to_json(outcome.entries, command="check", path=Path(path))
+                machine.to_json(tally.entries, command="check", path=Path(path))
             else:
-                html.write_html(outcome.entries, Path(path))
+                html.write_html(tally.entries, Path(path))
         except OSError as error:
             message = f"{option}: {path} cannot be written: {describe_exception(error)}; give another file."
             print(message, file=sys.stderr)
-            outcome.broken = True
+            written = False
+    return written
 
 
-def _status(outcome: _Outcome) -> int:
-    from gradwright.cli import EXIT_BROKEN, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK
-
-    if outcome.interrupted:
+def _status(tally: Tally) -> int:
+    if tally.interrupted:
         return EXIT_INTERRUPTED
-    if outcome.broken:
+    if tally.broken:
         return EXIT_BROKEN
-    if any(isinstance(entry, Report) and not entry.ok for entry in outcome.entries):
+    if tally.failed:
         return EXIT_FINDINGS
-    return EXIT_OK if outcome.entries else EXIT_NOTHING
+    if tally.ended:
+        return EXIT_BROKEN
+    return EXIT_OK if tally.entries else EXIT_NOTHING

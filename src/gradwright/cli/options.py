@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import pkgutil
 from pathlib import Path
@@ -23,6 +24,15 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--require", action="append", metavar="ID,...", help="count `unsupported` as failed for these")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of every random choice (default: 0)")
     parser.add_argument("--samples", metavar="FILE", help="a Python file that declares samples for code elsewhere")
+    parser.add_argument(
+        "--time-limit", type=float, metavar="SECONDS", help="for a contract on one sample (else by level)"
+    )
+    parser.add_argument(
+        "--memory", type=float, metavar="GB", help="what the code may take (default: 80 %% of what is free)"
+    )
+    parser.add_argument(
+        "--no-isolation", action="store_true", help="run the code in this process, for debuggers and coverage"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the verdicts as JSON (- is standard output)")
     parser.add_argument("--html", metavar="FILE", help="write the verdicts as one self-contained HTML page")
     parser.add_argument("--verbose", action="store_true", help="show everything: passing rows, samples, tracebacks")
@@ -41,6 +51,11 @@ def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.
         parser.error(str(required_and_skipped(name, "--")))
     if options.seed < 0:
         parser.error(f"--seed: got {options.seed}; expected an integer that is not negative.")
+    for option, value in (("--time-limit", options.time_limit), ("--memory", options.memory)):
+        if value is not None and not 0 < value < math.inf:
+            parser.error(f"{option}: got {value:g}; expected a positive number.")
+    if options.memory is not None and options.no_isolation:
+        parser.error("--memory: has no effect with --no-isolation; expected one of them; leave one out.")
     for option in ("json", "html"):
         path = getattr(options, option)
         if path is not None and not (option == "json" and path == "-"):

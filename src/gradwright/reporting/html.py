@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 import gradwright
-from gradwright.checking.contracts import all_contracts
+from gradwright.checking.contracts import summary_of
 from gradwright.checking.report import ContractResult, Entry, Report
 from gradwright.reporting import machine, summary
 from gradwright.reporting.cards import anchors, card
@@ -130,7 +130,7 @@ def _overview(rows: Sequence[Entry], names: Sequence[str]) -> Markup:
         element("th", group.question, colspan=len(group.contracts), scope="colgroup", cls="first") for group in asked
     ]
     contracts = [
-        element("th", element("span", name, title=_purpose(name)), scope="col", cls="first" if i == 0 else None)
+        element("th", element("span", name, title=summary_of(name)), scope="col", cls="first" if i == 0 else None)
         for group in asked
         for i, name in enumerate(group.contracts)
     ]
@@ -182,7 +182,7 @@ def _mark(result: ContractResult, name: str) -> Markup:
     words = [f"{result.id}: {result.verdict}", *(finding.message for finding in summary.concerns(result)[:1])]
     if len(words) == 1 and result.message:
         words.append(result.message)
-    words.append(_purpose(result.id) or "")
+    words.append(summary_of(result.id) or "")
     return element(
         "a",
         MARKS[result.verdict],
@@ -191,12 +191,6 @@ def _mark(result: ContractResult, name: str) -> Markup:
         aria_label=f"{result.id}: {result.verdict}",
         cls=f"mark {result.verdict}",
     )
-
-
-def _purpose(contract: str) -> str | None:
-    """Return the first sentence of a contract's documentation; None for one this version does not know."""
-    known = all_contracts().get(contract)
-    return known.summary if known is not None else None
 
 
 def _data(entries: Sequence[Entry]) -> Markup:

@@ -61,6 +61,7 @@ def _subject(report: Report) -> dict[str, Any]:
         "line": report.line,
         "ok": report.ok,
         "verdict": report.verdict,
+        "ended": list(report.ended),
         "seconds": _number(report.seconds),
         "seed": report.seed,
         "level": report.level,

@@ -20,6 +20,7 @@ LETTERS = string.ascii_lowercase + string.ascii_uppercase
 
 MARK_OF: dict[summary.Status, Verdict] = {
     "failed": "fail",
+    "ended early": "unresolved",
     "suspect": "suspect",
     "unresolved": "unresolved",
     "nothing examined": "skipped",

@@ -12,10 +12,20 @@ from gradwright.checking.contracts import QUESTIONS
 from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report
 from gradwright.typing import GUESSED, VERDICTS, Verdict
 
-Status: TypeAlias = Literal["failed", "could not be run", "suspect", "unresolved", "nothing examined", "passed"]
+Status: TypeAlias = Literal[
+    "failed", "could not be run", "ended early", "suspect", "unresolved", "nothing examined", "passed"
+]
 """What became of one subject."""
 
-STATUSES: tuple[Status, ...] = ("failed", "could not be run", "suspect", "unresolved", "nothing examined", "passed")
+STATUSES: tuple[Status, ...] = (
+    "failed",
+    "could not be run",
+    "ended early",
+    "suspect",
+    "unresolved",
+    "nothing examined",
+    "passed",
+)
 """In the order in which the rows of a report appear."""
 
 HEADINGS = {
@@ -44,12 +54,13 @@ class Group:
 def status(entry: Entry) -> Status:
     """Tell what became of a subject; one has not passed of which nothing was examined, or most could not be told.
 
-    A backward that never returns is an example: nothing fails, and nothing is known.
+    A backward that never returns is an example: nothing fails, and nothing is known. Nor has one passed that ended the
+    process it was examined in.
     """
     if isinstance(entry, NotChecked):
         return "could not be run"
     if not entry.ok:
-        return "failed"
+        return "failed" if entry.failed else "ended early"
     if entry.verdict == "suspect":
         return "suspect"
     if entry.verdict == "skipped":
@@ -99,8 +110,9 @@ def counts(entries: Sequence[Entry]) -> dict[Status, int]:
 def counts_text(entries: Sequence[Entry]) -> str:
     """Return for example ``4 subjects: 1 passed, 2 failed, 1 suspect, 0 could not be run``."""
     tally = counts(entries)
+    rare: tuple[Status, ...] = ("ended early", "unresolved", "nothing examined")
     shown: list[Status] = ["passed", "failed", "suspect", "could not be run"]
-    shown += [name for name in ("unresolved", "nothing examined") if tally[name]]
+    shown += [name for name in rare if tally[name]]
     return f"{plural(len(entries), 'subject')}: {', '.join(f'{tally[name]} {name}' for name in shown)}"
 
 

@@ -225,7 +225,9 @@ def _footer(entries: Sequence[Entry], pen: Pen) -> None:
     pen.blank()
     for label, entry in zip(summary.labels(entries), entries):
         if isinstance(entry, Report) and not entry.ok:
-            pen.line(pen.mark("fail"), " ", (label, "bold"), f": {', '.join(r.id for r in entry.failed)}")
+            names = [result.id for result in entry.failed]
+            names += [f"{name} (ended the process)" for name in entry.ended]
+            pen.line(pen.mark("fail" if entry.failed else "unresolved"), " ", (label, "bold"), f": {', '.join(names)}")
     seconds = sum(entry.seconds for entry in entries if isinstance(entry, Report))
-    bad = any(summary.status(entry) in ("failed", "could not be run") for entry in entries)
+    bad = any(summary.status(entry) in ("failed", "could not be run", "ended early") for entry in entries)
     pen.line((summary.counts_text(entries), "bold red" if bad else "bold green"), f" ({summary.seconds_text(seconds)})")

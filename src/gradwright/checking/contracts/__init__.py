@@ -11,12 +11,14 @@ Its id is the file name in kebab-case. Nothing else needs to be touched to add o
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gradwright.checking.report import Outcome
@@ -80,6 +82,16 @@ def contract(
         return Contract(name, asks, level, depends_on_meaning, presupposes, examine, module.__doc__ or "")
 
     return decorate
+
+
+@cache
+def summary_of(contract: str) -> str | None:
+    """Return the first line of a contract's documentation without importing it; None for one that is not known."""
+    file = Path(__path__[0]) / f"{contract.replace('-', '_')}.py"
+    if not file.is_file():
+        return None
+    documentation = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return documentation.partition("\n")[0]
 
 
 @cache

@@ -1,0 +1,8 @@
+"""Exit statuses of the command line."""
+
+EXIT_OK = 0
+EXIT_FINDINGS = 1
+EXIT_BROKEN = 2
+EXIT_NOTHING = 5
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
