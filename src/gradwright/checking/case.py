@@ -105,6 +105,8 @@ class Case:
         self.m = sum(self._sizes)
         self.n = [real_size(i.tensor.shape, i.tensor.dtype) for i in self.inputs]
         self.randomness = self._find_randomness()
+        self.draws = self.randomness != "none"
+        """True when forward itself draws random numbers (backward may do so too)."""
         self.base = [to_flat(i.tensor) for i in self.inputs]
 
     @functools.cached_property

@@ -37,7 +37,7 @@ DENSE_ENTRIES = 400
 """Blocks with fewer entries than this are compared whole: looking for a pattern would cost more than it saves."""
 MAX_CONFIRMED = 8
 MAX_EXCUSED = 256
-NEARBY_POINTS = 12
+NEARBY_POINTS = 48
 
 
 @dataclass

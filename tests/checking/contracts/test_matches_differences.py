@@ -297,3 +297,33 @@ def test_every_seed_gives_the_same_verdict(seed: int) -> None:
         for n in (5, 1000):
             report = gw.check(target, x(n, seed=seed), only="matches-differences", seed=seed)
             assert report["matches-differences"].verdict == verdict
+
+
+def test_a_random_forward_is_judged_on_one_draw() -> None:
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (mask,) = ctx.saved_tensors
+        return g * mask * 2
+
+    found = result(variant(Dropped, "Twice", backward=backward), x(8))
+    assert found.verdict == "fail"
+    assert "of one draw" in (found.findings[0].hint or "")
+    assert result(Dropped, x(8)).verdict == "pass"
+
+
+def test_a_derivative_of_an_expectation_by_pytorch_is_not_judged() -> None:
+    found = result(lambda a: torch.distributions.Gamma(a, torch.ones_like(a)).rsample(), x(3).abs() + 1)
+    assert found.verdict == "unresolved"
+    assert "single draw" in found.message
+
+
+class Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        mask = (torch.rand_like(t) < 0.5).to(t.dtype)
+        ctx.save_for_backward(mask)
+        return t * mask
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (mask,) = ctx.saved_tensors
+        return g * mask

@@ -19,6 +19,8 @@ Nonsmooth Analysis (1983).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from gradwright.checking import repro
@@ -32,7 +34,8 @@ from gradwright.checking.guards import without_gradients, without_numbers
 from gradwright.checking.jacobian import Comparison, compare
 from gradwright.checking.judge import State, largest_entry
 from gradwright.checking.projection import Projection, project
-from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.report import Evidence, Finding, Outcome, Where
+from gradwright.checking.variants import is_hand_written
 from gradwright.errors import describe_exception
 from gradwright.typing import Verdict
 
@@ -130,6 +133,8 @@ def _concluded(
 ) -> Outcome:
     evidence = tuple(evidence_of(case, comparison) for comparison in comparisons)
     sensitivity = _sensitivity(comparisons, projections)
+    if findings and case.draws:
+        return _random_draw(case, findings, sensitivity, evidence)
     if findings:
         return Outcome("fail", findings[0].message, findings, sensitivity, evidence)
     counts = {state: sum(int((c.state == state).sum()) for c in comparisons) for state in State}
@@ -172,6 +177,18 @@ def _seen_alone(projections: list[Projection]) -> list[str]:
     if max(known) >= 1:
         return ["the projections would not have shown a single wrong element of typical size"]
     return [f"in the projections a single element wrong by {max(known):.1g} of a typical one would have shown"]
+
+
+def _random_draw(
+    case: Case, findings: tuple[Finding, ...], sensitivity: float | None, evidence: tuple[Evidence, ...]
+) -> Outcome:
+    """The gradient is not that of this draw: wrong, or that of an expectation, as implicit reparameterization gives."""
+    if not is_hand_written(case):
+        reason = "forward draws random numbers, and PyTorch's gradient is not the derivative of a single draw"
+        return Outcome("unresolved", reason, (), sensitivity, evidence)
+    hint = "The derivative was taken of one draw (the same random state at every call)."
+    findings = tuple(replace(f, hint=f"{f.hint} {hint}" if f.hint else hint) for f in findings)
+    return Outcome("fail", findings[0].message, findings, sensitivity, evidence)
 
 
 def _sensitivity(comparisons: list[Comparison], projections: list[Projection]) -> float | None:
