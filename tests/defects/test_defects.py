@@ -18,19 +18,6 @@ DEFECTS = all_defects()
 
 pytestmark = pytest.mark.slow  # several hundred whole checks; `pytest -m slow tests/defects`
 
-NOT_NAMED_YET = {
-    "complex: 75 conjugate missing",
-    "complex: 77 imaginary part of the gradient dropped",
-    "complex: C11 z squared, backward without conjugate",
-    "formula: 5 transpose missing, square matrices",
-    "formula: 115 normaliser treated as a constant, one percent",
-    "formula more: bias gradient summed over the wrong dimension of a square batch",
-    "formula more: off-by-one roll",
-    "formula more: permuted dimensions of a cube",
-    "formula more: slice put back one place too late",
-}
-"""Found, but not called by their names so far."""
-
 
 def known(ids: tuple[str, ...]) -> list[str]:
     """Return those of some contract ids that exist."""
@@ -102,8 +89,6 @@ def test_found(entry: Defect) -> None:
     convicted = {r.id for r in report.results if r.verdict in ("fail", "suspect")}
     assert convicted & set(entry.expect), f"not found; accused by {sorted(convicted)}\n{report}"
     named = entry.words is None or re.search(entry.words, said(report))
-    if not named and label(entry) in NOT_NAMED_YET:
-        pytest.xfail("found, but not called by its name yet")
     assert named, f"found, but `{entry.words}` is not said:\n{said(report)}"
 
 

@@ -8,7 +8,7 @@ from gradwright.checking.audit import audit
 from gradwright.checking.case import Case
 from gradwright.checking.differences import signed
 from gradwright.checking.report import Finding
-from gradwright.checking.trial import Fault, joint_projection_is_wrong, try_rule
+from gradwright.checking.variant_trial import Fault, joint_projection_is_wrong, try_rule
 from gradwright.checking.variants import try_vary
 from gradwright.errors import GradwrightError
 

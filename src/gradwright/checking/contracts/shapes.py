@@ -38,7 +38,7 @@ from gradwright.checking.judge import largest_entry
 from gradwright.checking.report import Finding, Outcome, Where, gravest
 from gradwright.checking.resizing import TooLarge, resized
 from gradwright.checking.revaluing import Revalued, revalued
-from gradwright.checking.trial import Fault, Unjudged, try_rule, try_rule_at_singular_point
+from gradwright.checking.variant_trial import Fault, Unjudged, try_rule, try_rule_at_singular_point
 from gradwright.checking.variants import quietly, without_rule
 from gradwright.typing import Level, Verdict
 
