@@ -111,6 +111,68 @@ def view_as_real() -> float:
     return 0.0
 
 
+def as_strided() -> float:
+    """It reads memory, by definition: the same values in other memory give others."""
+    plain = x(3, 3)
+    return float((torch.as_strided(plain, (2,), (1,)) - torch.as_strided(plain.mT.contiguous().mT, (2,), (1,))).norm())
+
+
+def masked_median() -> float:
+    """The median of five equal numbers in memory of stride 0 is another number."""
+    row = torch.full((1,), -4.0, dtype=torch.float64)
+    return abs(float(torch.masked.median(row.expand(5), 0)) + 4)
+
+
+def product_scattered() -> float:
+    """What is not scattered to keeps its own value; backward knows that, forward mode does not."""
+    own, index, source = x(3), torch.tensor([0, 0]), x(2, seed=1)
+    _, tangent = torch.func.jvp(
+        lambda t: t.scatter_reduce(0, index, source, "prod", include_self=False), (own,), (torch.ones_like(own),)
+    )
+    return float((tangent - torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64)).abs().max())
+
+
+def cholesky_inverse() -> float:
+    """Forward mode uses the upper triangle of the tangent, which the function does not read."""
+    factor = torch.linalg.cholesky(x(3, 3) @ x(3, 3).mT + torch.eye(3, dtype=torch.float64))
+    _, tangent = torch.func.jvp(torch.cholesky_inverse, (factor,), (x(3, 3, seed=1).triu(1),))
+    return float(tangent.abs().max())
+
+
+def max_unpool() -> float:
+    """Where an index occurs twice, one value is written and both get a gradient."""
+    index = torch.tensor([[[0, 0]]])
+    return float(gradient(lambda t: torch.nn.functional.max_unpool1d(t, index, 2), x(1, 1, 2)).sum()) - 1
+
+
+def raises_when_transposed(function: Callable[[Tensor], Tensor], *shape: int) -> float:
+    leaf = x(*reversed(shape)).permute(*range(len(shape))[::-1]).detach().requires_grad_()
+    try:
+        torch.autograd.grad(function(leaf).sum(), leaf)
+    except RuntimeError:
+        return 1.0
+    return 0.0
+
+
+def max_unpool_transposed() -> float:
+    index = torch.arange(8).reshape(1, 1, 2, 4).expand(2, 2, 2, 4).permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+    return raises_when_transposed(lambda t: torch.nn.functional.max_unpool2d(t, index, (2, 1)), 2, 2, 2, 4)
+
+
+def nll_loss_transposed() -> float:
+    target = torch.zeros(2, 2, 2, dtype=torch.long)
+    return raises_when_transposed(lambda t: torch.nn.functional.nll_loss(t, target), 2, 3, 2, 2)
+
+
+def group_norm_weight() -> float:
+    """A weight in memory of stride 0 is read as if it were contiguous."""
+    weight = x(1).expand(4)
+    ones = x(1, 4, 3)
+    got = torch.native_group_norm(ones, weight, None, 1, 4, 3, 1, 1e-5)[0]
+    want = torch.native_group_norm(ones, weight.contiguous(), None, 1, 4, 3, 1, 1e-5)[0]
+    return float((got - want).abs().nan_to_num(1.0).max())
+
+
 def normal() -> float:
     """A draw moves with its mean; its gradient is zero by PyTorch's definition."""
     return abs(float(gradient(lambda m: torch.normal(m, 1.0), t(0.0))) - 1)
@@ -177,7 +239,7 @@ FAULTS: dict[str, Fault] = {
     "as_strided_scatter": Fault(
         "the gradient of the input is wrong for overlapping or offset windows; plain gradcheck fails too",
         ("as_strided_scatter",),
-        (GRADIENT, SECOND, "cotangent-layouts", "input-layouts"),
+        (GRADIENT, SECOND, "cotangent-layouts", "input-layouts", "modes-agree"),
         as_strided_scatter,
         1.0,
     ),
@@ -190,7 +252,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "det of a negated matrix": Fault(
         "the gradient at a matrix with the negative bit in memory with gaps is transposed",
-        ("linalg.det", "det"),
+        ("linalg.det", "det", "linalg.slogdet", "logdet"),
         ("input-layouts",),
         negated_determinant,
         0.1,
@@ -208,6 +270,62 @@ FAULTS: dict[str, Fault] = {
         ("cotangent-layouts",),
         view_as_real,
         1.0,
+    ),
+    "as_strided": Fault(
+        "it reads memory and not elements, by definition: other values where the input has other strides",
+        ("as_strided", "as_strided_copy", "as_strided.partial_views", "stft"),
+        ("input-layouts",),
+        as_strided,
+        1e-3,
+    ),
+    "masked.median": Fault(
+        "the median of equal numbers in memory of stride 0 is another number",
+        ("masked.median",),
+        ("input-layouts",),
+        masked_median,
+        0.5,
+    ),
+    "scatter_reduce": Fault(
+        "forward mode of a product without its own values loses those that nothing is scattered to",
+        ("scatter_reduce.prod",),
+        ("modes-agree",),
+        product_scattered,
+        0.5,
+    ),
+    "cholesky_inverse": Fault(
+        "forward mode uses the upper triangle of the tangent, which the function does not read",
+        ("cholesky_inverse",),
+        ("modes-agree", "nested-forward"),
+        cholesky_inverse,
+        0.01,
+    ),
+    "max_unpool": Fault(
+        "where an index occurs twice one value is written, and both get a gradient",
+        ("nn.functional.max_unpool1d", "nn.functional.max_unpool2d", "nn.functional.max_unpool3d"),
+        (GRADIENT, SECOND, "modes-agree"),
+        max_unpool,
+        0.5,
+    ),
+    "max_unpool of a transposed input": Fault(
+        "backward raises for inputs and indices that are not contiguous",
+        tuple(f"nn.functional.max_unpool{d}d{grad}" for d in (1, 2, 3) for grad in ("", ".grad")),
+        ("input-layouts",),
+        max_unpool_transposed,
+        1.0,
+    ),
+    "nll_loss of a transposed input": Fault(
+        "backward raises for an input that is not contiguous",
+        ("nn.functional.nll_loss", "nn.functional.cross_entropy"),
+        ("input-layouts",),
+        nll_loss_transposed,
+        1.0,
+    ),
+    "native_group_norm of an expanded weight": Fault(
+        "a weight in memory of stride 0 is read as if it were contiguous",
+        ("native_group_norm", "nn.functional.group_norm"),
+        ("input-layouts",),
+        group_norm_weight,
+        0.01,
     ),
     "det": Fault(
         "the gradient at a singular matrix with a zero pivot is zeros without create_graph, the adjugate with it",
@@ -232,8 +350,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "linear_cross_entropy": Fault(
         "the chunked form works its gradient out in forward; the second derivative is missing without a word",
-        ("nn.functional.linear_cross_entropy.chunked",),
-        (SECOND,),
+        ("nn.functional.linear_cross_entropy.chunked", "nn.functional.linear_cross_entropy.chunked_none"),
+        (SECOND, "gradient-penalty"),
         chunked_cross_entropy,
         0.5,
     ),

@@ -93,7 +93,7 @@ def examine(case: Case) -> Outcome:
         except Exception as error:
             if "single memory location" in str(error):
                 continue  # it writes to grad_output: see cotangent-untouched
-            if delivery.lazy:
+            if delivery.lazy or isinstance(error, NotImplementedError):  # some dtypes have no sum, for example
                 refused.append(delivery.words)
                 continue
             findings.append(_raises(case, delivery, error))

@@ -29,6 +29,7 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.tensors import same_bits
+from gradwright.checking.variants import is_hand_written
 
 
 @contract(asks="is it pure?")
@@ -52,14 +53,14 @@ def examine(case: Case) -> Outcome:
 def _changed(case: Case, run: Pass, stage: str) -> Finding | None:
     differentiated = {item.argument for item in case.inputs}
     for number, (argument, original) in enumerate(zip(run.arguments, case.arguments)):
-        constant = case.subject.function is None and number not in differentiated
+        tracked = case.subject.function is None and (number not in differentiated or not is_hand_written(case))
         for now, old in zip(torch_compat.flatten(argument.value)[0], torch_compat.flatten(original.value)[0]):
             if not isinstance(now, Tensor) or same_bits(now, old) or argument.origin == "buffer":
                 continue
             if any(now is out for out in run.outputs):
                 continue  # marked dirty and returned
-            if constant and torch_compat.edits(now):
-                continue  # running statistics and the like
+            if tracked and torch_compat.edits(now):
+                continue  # running statistics and the like, or an operation in place that autograd has recorded
             return _finding(case, argument.name, now.detach(), old.detach(), stage)
     return None
 
