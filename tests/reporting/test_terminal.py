@@ -126,11 +126,11 @@ def test_a_subject_that_ended_its_process_is_no_pass(make):
     assert plain_text([report]).startswith("? Crashes: ended early (1 pass, 1 unresolved)\n")
     text = plain_text([make.report(), report])
     assert text.index("Crashes") < text.index("Exp")
-    assert "? Crashes: second-order (ended the process)\n" in text
+    assert "? Crashes: second-order (hung, or ended the process)\n" in text
     assert "2 subjects: 1 passed, 0 failed, 0 suspect, 0 could not be run, 1 ended early" in text
     worse = make.report("Worse", make.result(verdict="fail"), lost, ended=("second-order",))
     text = plain_text([worse, report])
-    assert "✗ Worse: matches-differences, second-order (ended the process)\n" in text
+    assert "✗ Worse: matches-differences, second-order (hung, or ended the process)\n" in text
     assert "2 subjects: 0 passed, 1 failed, 0 suspect, 0 could not be run, 1 ended early" in text
 
 

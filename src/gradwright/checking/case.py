@@ -82,8 +82,8 @@ class Case:
         if arguments is None:
             for item in self.inputs:
                 refuse_outside(self.domain, item.name, item.tensor, subject.name)
-        self.hangs = False
-        """Set when a contract was stopped before a single backward had come back."""
+        self.hung_under: str | None = None
+        """Id of the contract that was stopped before a single backward had come back."""
         self.audit: object | None = None
         """Kept by :func:`gradwright.checking.audit.audit`."""
         self.in_place = False

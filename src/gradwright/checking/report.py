@@ -162,11 +162,11 @@ class Report:
     allowances: Mapping[str, float] = field(default_factory=dict)
     """What the caller allowed beyond the error bars, by name: ``eps``, ``atol``, ``rtol``, ``nondet_tol``."""
     ended: tuple[str, ...] = ()
-    """Ids of the contracts under which the process ended (a crash, a hang, no memory); such a subject is not `ok`."""
+    """Ids of the contracts under which the subject hung or ended the process (a crash, no memory); it is not `ok`."""
 
     @property
     def ok(self) -> bool:
-        """True when no contract failed and none ended the process it was examined in."""
+        """True when no contract failed, none hung, and none ended the process it was examined in."""
         return not self.ended and not self.failed
 
     @property

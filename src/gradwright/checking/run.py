@@ -202,6 +202,7 @@ def check_subject(
             observe(SHRINKING, limit)
             shrinker = Shrinker(level)
             results = [_with_small_repros(shrinker, contract, r, owners) for contract, r in zip(chosen, results)]
+    hung = {case.hung_under for case in cases}
     return Report(
         name=subject.name,
         kind=subject.kind,
@@ -215,7 +216,7 @@ def check_subject(
         seconds=time.perf_counter() - start,
         torch_version=torch_compat.version(),
         allowances=allowances.granted(),
-        ended=tuple(contract.id for contract in chosen if contract.id in earlier.lost),
+        ended=tuple(contract.id for contract in chosen if contract.id in {*earlier.lost, *hung}),
     )
 
 
@@ -323,13 +324,14 @@ def _support(outcomes: Sequence[Outcome]) -> tuple[Support, ...]:
 
 
 def _examine(contract: Contract, case: Case, limit: float) -> Outcome:
-    if case.hangs:
+    if case.hung_under is not None:
         return Outcome("unresolved", "not tried: backward did not return within the limit of an earlier contract")
     try:
         with time_limit(limit), preserved_settings():
             outcome = contract.examine(case)
     except TimeLimitError:
-        case.hangs = case.audit is None
+        if case.audit is None:  # not a single backward has come back
+            case.hung_under = contract.id
         return Outcome("unresolved", f"stopped after {limit:g} s; a smaller sample or a higher level would finish")
     except SampleError:
         raise

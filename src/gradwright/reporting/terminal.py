@@ -226,7 +226,7 @@ def _footer(entries: Sequence[Entry], pen: Pen) -> None:
     for label, entry in zip(summary.labels(entries), entries):
         if isinstance(entry, Report) and not entry.ok:
             names = [result.id for result in entry.failed]
-            names += [f"{name} (ended the process)" for name in entry.ended]
+            names += [f"{name} (hung, or ended the process)" for name in entry.ended]
             pen.line(pen.mark("fail" if entry.failed else "unresolved"), " ", (label, "bold"), f": {', '.join(names)}")
     seconds = sum(entry.seconds for entry in entries if isinstance(entry, Report))
     bad = any(summary.status(entry) in ("failed", "could not be run", "ended early") for entry in entries)
