@@ -171,7 +171,7 @@ def by_hand(function: Any) -> type[Function]:
     class ByHand(Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Tensor:
-            ctx.constants = [None if _differentiable(v) else v for v in inputs]
+            ctx.constants = [... if _differentiable(v) else v for v in inputs]
             ctx.save_for_backward(*(v for v in inputs if _differentiable(v)))
             return function(*inputs)
 
@@ -181,9 +181,9 @@ def by_hand(function: Any) -> type[Function]:
             with torch.enable_grad():
                 own = [t.view_as(t) if again and t.requires_grad else t.detach().requires_grad_() for t in saved]
                 tensors = iter(own)
-                out = function(*(next(tensors) if c is None else c for c in ctx.constants))
+                out = function(*(next(tensors) if c is ... else c for c in ctx.constants))
                 gradients = iter(torch.autograd.grad(out, own, g, create_graph=again, allow_unused=True))
-            return tuple(next(gradients) if c is None else None for c in ctx.constants)
+            return tuple(next(gradients) if c is ... else None for c in ctx.constants)
 
     return ByHand
 

@@ -243,3 +243,10 @@ def test_a_backward_that_changes_once_draws_no_random_numbers() -> None:
         return g * (2 if calls > 1 else 1)
 
     assert case(variant(Exp, "Counts", backward=counting), x(3)).backward_randomness == "none"
+
+
+def test_a_draw_of_one_bit_counts_as_random() -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        case = Case(as_subject(lambda t: t * (torch.rand(()) < 0.5)), Sample((torch.ones(1, dtype=torch.float64),)))
+        assert case.draws

@@ -173,6 +173,13 @@ def group_norm_weight() -> float:
     return float((got - want).abs().nan_to_num(1.0).max())
 
 
+def batch_norm() -> float:
+    """Running statistics are changed, by definition, and no version counter says so."""
+    mean, variance = x(3), 1 + x(3).abs()
+    torch.nn.functional.batch_norm(x(4, 3), before := mean.clone(), variance, training=True)
+    return float((before - mean).abs().max())
+
+
 def normal() -> float:
     """A draw moves with its mean; its gradient is zero by PyTorch's definition."""
     return abs(float(gradient(lambda m: torch.normal(m, 1.0), t(0.0))) - 1)
@@ -326,6 +333,18 @@ FAULTS: dict[str, Fault] = {
         ("input-layouts",),
         group_norm_weight,
         0.01,
+    ),
+    "batch_norm": Fault(
+        "running statistics among the inputs are changed, by definition",
+        (
+            "nn.functional.batch_norm",
+            "native_batch_norm",
+            "_native_batch_norm_legit",
+            "_batch_norm_with_update",
+        ),
+        ("inputs-untouched",),
+        batch_norm,
+        1e-3,
     ),
     "det": Fault(
         "the gradient at a singular matrix with a zero pivot is zeros without create_graph, the adjugate with it",

@@ -24,6 +24,8 @@ FINEST_STAIRS = 1e-6
 SCATTER_SAFETY = 16.0
 """What the noise of an ill-conditioned forward may add to a difference at a step somewhat finer than the first."""
 PROSECUTION_SCALES = (1e-3, 1e-6, 1e-9, 1e-11)
+MARGIN = 8.0
+"""A number along a direction of many elements is accused only when it is this many bars away."""
 UNRESOLVED_BAR = 1e-3
 """A bar wider than this fraction of the value tells too little to call the entry fine."""
 
@@ -173,7 +175,8 @@ def acquitted(analytic: float, numeric: float, bar: float, scatter: float, along
         along: the same derivative from a ladder whose first step is multiplied by its argument, which is at most 1.
     """
     discrepancy = abs(analytic - numeric)
-    if discrepancy <= bar + 8 * scatter:
+    # Where the function is a staircase of many small jumps, the bar is of the size of the number itself.
+    if discrepancy <= MARGIN * bar + 8 * scatter:
         return True
     # A finer ladder within one stair of a rule that cancels is sure of itself; the widest one sees the whole staircase.
     widest = along(1.0)

@@ -25,6 +25,7 @@ from gradwright.checking.differences import (
     signed,
 )
 from gradwright.checking.judge import (
+    MARGIN,
     UNRESOLVED_BAR,
     State,
     Tolerance,
@@ -66,7 +67,7 @@ class Projection:
 
         The bar bounds the error of the whole sum; a single wrong element must stand out of it all alone.
         """
-        return self.bar / self.typical if self.typical and not self.unresolved else None
+        return MARGIN * self.bar / self.typical if self.typical and not self.unresolved else None
 
 
 @dataclass

@@ -23,6 +23,8 @@ from gradwright.typing import Level
 SIZES = (1, 0, 33, 129, 1025)
 """Batch 1, empty, and just past the block sizes of most kernels."""
 PROBE = 33
+MAX_LENGTHS = 1_000
+"""Integer tensors with more elements than this are not taken for lengths."""
 MAX_ELEMENTS: dict[Level, int] = {"quick": 5_000, "standard": 20_000, "full": 2_000_000}
 """Largest number of elements that the inputs and outputs of a variant may have."""
 
@@ -50,17 +52,21 @@ class Resized:
 
 
 @dataclass(frozen=True)
-class TooLarge:
+class NotTried:
     """A size that was not tried."""
 
     words: str
 
 
-def resized(case: Case) -> Iterator[Resized | TooLarge | None]:
+def resized(case: Case) -> Iterator[Resized | NotTried | None]:
     """Give the variants of other shapes; None stands for one that forward rejects or where it is not finite."""
     tensors = [slot for slot in slots(case) if not slot.state and slot.tensor.layout == torch.strided]
     seen = watch(case)
     for size in sorted({size for slot in tensors for size in slot.tensor.shape}):
+        restating = _restated(case, size) if size > 1 else None
+        if restating is not None:
+            yield NotTried(f"other than {size} (`{restating}` restates it)")
+            continue
         growth = Growth(case.level, size, seen)
         group = _accepted(case, tensors, size, growth)
         if not isinstance(group, Group):
@@ -77,25 +83,41 @@ def resized(case: Case) -> Iterator[Resized | TooLarge | None]:
     yield _without_dimensions(case, tensors)
 
 
-def _accepted(case: Case, tensors: list[Slot], size: int, growth: Growth) -> Group | TooLarge | None:
+def _restated(case: Case, size: int) -> str | None:
+    """Return the name of an argument that restates a size, as lengths do: native code may trust it without a look."""
+    numbers = []
+    for argument in case.arguments:
+        value = argument.value
+        if isinstance(value, Tensor) and _may_be_lengths(value) and size in (int(value.max()), int(value.sum())):
+            return argument.name
+        if type(value) is int and value == size:
+            numbers.append(argument.name)
+    return numbers[0] if len(numbers) > 1 else None
+
+
+def _may_be_lengths(t: Tensor) -> bool:
+    return t.dtype in (torch.int32, torch.int64) and 0 < t.numel() <= MAX_LENGTHS and int(t.min()) >= 1
+
+
+def _accepted(case: Case, tensors: list[Slot], size: int, growth: Growth) -> Group | NotTried | None:
     """Return the dimensions of one size that may be resized together, as forward sees it."""
     dims = [(slot, d) for slot in tensors for d, s in enumerate(slot.tensor.shape) if s == size]
     leading = [(slot, d) for slot, d in dims if d == 0]
     candidates = [Group(size, tuple(dims), True)] if size > 1 else []
     if leading and (leading != dims or size == 1):
         candidates.append(Group(size, tuple(leading), False))
-    too_large = None
+    not_tried = None
     for group in candidates:
         # Never 1: beside a tensor that forward captures, of a fixed size, that alone would be accepted, and broadcast.
         for new in (PROBE, size + 1, size - 1) if group.whole else (PROBE,):
             probe = _resize(case, tensors, group, new, growth) if new not in (0, 1, size) else None
             if isinstance(probe, Resized):
                 return group
-            too_large = probe or too_large
-    return too_large
+            not_tried = probe or not_tried
+    return not_tried
 
 
-def _resize(case: Case, tensors: list[Slot], group: Group, new: int, growth: Growth) -> Resized | TooLarge | None:
+def _resize(case: Case, tensors: list[Slot], group: Group, new: int, growth: Growth) -> Resized | NotTried | None:
     limit = MAX_ELEMENTS[case.level]
     words = f"{new} for a dimension of size {group.size}"
     dims_of = [(slot, [d for s, d in group.dims if s.place == slot.place]) for slot in tensors]
@@ -107,7 +129,7 @@ def _resize(case: Case, tensors: list[Slot], group: Group, new: int, growth: Gro
     # Asked before anything is made: three dimensions of a small kernel that grow together are gigabytes.
     refusal = f"{elements:,} elements of input" if elements > limit else growth.refusal(new)
     if refusal is not None:
-        return TooLarge(f"{words} ({refusal})")
+        return NotTried(f"{words} ({refusal})")
     generator = case.generator(f"resize {group.size} {new}")
     changed: dict[Place, Tensor] = {}
     repeated: list[Tensor] = []
@@ -119,7 +141,8 @@ def _resize(case: Case, tensors: list[Slot], group: Group, new: int, growth: Gro
             tensor = keep_in_range(tensor, group.size, new)
             if tensor is None:
                 return None
-            if all_distinct(slot.tensor) and not all_distinct(tensor):
+            # Numbers that were distinct along a dimension only cannot stay so when it grows.
+            if tensor.numel() > slot.tensor.numel() or (all_distinct(slot.tensor) and not all_distinct(tensor)):
                 repeated.append(slot.tensor)
         if tensor is not slot.tensor:
             changed[slot.place] = tensor
@@ -127,7 +150,7 @@ def _resize(case: Case, tensors: list[Slot], group: Group, new: int, growth: Gro
     if variant is None or (variant.m == 0 and 0 not in (case.m, new)):
         return None  # a slice beyond the end, say
     if variant.m > limit:
-        return TooLarge(f"{words} ({variant.m:,} elements of output)")
+        return NotTried(f"{words} ({variant.m:,} elements of output)")
     what = {0: "an empty input", 1: "a dimension of size 1"}.get(new, f"a dimension of size {new}")
     permuted = any(is_permutation(index) for index in repeated)
     return Resized(f"{what} ({variant.describe()})", variant, False, bool(repeated), permuted)

@@ -244,6 +244,8 @@ def _wrong_although_smooth(case: Case, k: int, v: Tensor, w: Tensor) -> Fault | 
     estimates = [along(u, 1.0, 1e-3) for u in (first, second, first + second)]
     if any(int(e.behaviour) != Behaviour.SMOOTH or not math.isfinite(float(e.bar)) for e in estimates):
         return Unjudged()
+    if float(estimates[0].bar) > UNRESOLVED_BAR * max(size, abs(float(estimates[0].value))):
+        return Unjudged()
     one, two, both = (float(e.value) for e in estimates)
     bars = sum(float(e.bar) for e in estimates)
     if abs(both - one - two) > bars + 1e-9 * (abs(one) + abs(two)):

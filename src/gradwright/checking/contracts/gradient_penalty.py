@@ -36,7 +36,7 @@ from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.differences import FIRST_STEP, differentiate_sum, element_steps, signed
 from gradwright.checking.guards import without_gradients
-from gradwright.checking.judge import one_unit_away
+from gradwright.checking.judge import MARGIN, one_unit_away
 from gradwright.checking.magnitudes import Magnitudes
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where
@@ -104,7 +104,7 @@ def _passed(case: Case, losses: list[str], judged: list[Directional]) -> Outcome
     if len(resolved) * 2 < len(judged):
         return Outcome("unresolved", f"{message}: the error bars are too wide to tell, or the rule is not smooth here")
     size = max((abs(r.numeric) for r in resolved), default=0.0)
-    seen = max((r.bar for r in resolved), default=0.0)
+    seen = MARGIN * max((r.bar for r in resolved), default=0.0)
     return Outcome("pass", message, sensitivity=(seen / size if size else seen) or None)
 
 

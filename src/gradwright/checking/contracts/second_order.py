@@ -33,7 +33,7 @@ from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.differences import FIRST_STEP, element_steps, signed
 from gradwright.checking.guards import without_gradients
-from gradwright.checking.judge import one_unit_away
+from gradwright.checking.judge import MARGIN, one_unit_away
 from gradwright.checking.magnitudes import Magnitudes
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.second import (
@@ -90,7 +90,7 @@ def examine(case: Case) -> Outcome:
     if unresolved:
         message += f"; {len(unresolved)} not resolved"
     size = max(abs(r.numeric) for r in results)
-    seen = max(r.bar for r in results if not r.unresolved)
+    seen = MARGIN * max(r.bar for r in results if not r.unresolved)
     return Outcome("pass", message, sensitivity=seen / size if size else seen)
 
 

@@ -36,7 +36,7 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import largest_entry
 from gradwright.checking.report import Finding, Outcome, Where, gravest
-from gradwright.checking.resizing import TooLarge, resized
+from gradwright.checking.resizing import NotTried, resized
 from gradwright.checking.revaluing import Revalued, revalued
 from gradwright.checking.variant_trial import Fault, Unjudged, try_rule, try_rule_at_singular_point
 from gradwright.checking.variants import quietly, without_rule
@@ -117,13 +117,13 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
     scale = largest_entry(*case.pull_all(random_cotangent(case, "scale of the gradient")))
     tried = rejected = unjudged = 0
     hurried = False
-    too_large: list[str] = []
+    not_tried: list[str] = []
     reasons: list[str] = []
     for variant in _variants(case):
         if variant is None:
             rejected += 1
-        elif isinstance(variant, TooLarge):
-            too_large.append(variant.words)
+        elif isinstance(variant, NotTried):
+            not_tried.append(variant.words)
         else:
             tried += 1
             words, outcome = variant
@@ -144,9 +144,9 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
     if unjudged:
         notes.append(f"{unjudged} where the function is not smooth, not judged")
     notes += [f"{reason} (not judged: the sample has dimensions)" for reason in reasons]
-    if too_large:
-        more = f" and {len(too_large) - MAX_NAMED} more" if len(too_large) > MAX_NAMED else ""
-        notes.append(f"sizes not tried because they are too large: {', '.join(too_large[:MAX_NAMED])}{more}")
+    if not_tried:
+        more = f" and {len(not_tried) - MAX_NAMED} more" if len(not_tried) > MAX_NAMED else ""
+        notes.append(f"sizes not tried: {', '.join(not_tried[:MAX_NAMED])}{more}")
     if hurried:
         notes.append("stopped early because the subject is slow")
     return list(findings.values()), notes
@@ -159,12 +159,12 @@ def _is_saturated(finding: Finding, scale: float) -> bool:
     return abs(finding.analytic - finding.numeric) <= SATURATED * scale
 
 
-def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | TooLarge | None]:
+def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | NotTried | None]:
     """Give the words of each variant and what came of it; None for a variant that forward rejects."""
     for value in revalued(case):
         yield None if value is None else (value.words, _revalued_finding(value))
     for shape in resized(case):
-        if shape is None or isinstance(shape, TooLarge):
+        if shape is None or isinstance(shape, NotTried):
             yield shape
             continue
         fault = _defined(try_rule(shape.case), shape.duplicates)
