@@ -27,6 +27,8 @@ Verdict = tuple[bool, bool, str, dict[str, str]]
 # -------------------------------------------------------------------- gradwright
 
 
+REMARKS = "\n-- remarks --\n"
+"""What stands between accusations and remarks in what a checker says."""
 COMPILING = ("compile", "compile-with-func", "export")
 """Contracts that take seconds each: run on the defects that they are meant to find."""
 
@@ -46,8 +48,13 @@ def gradwright(level: str) -> Callable[..., Verdict]:
         bad = [r for r in report.results if r.verdict in ("fail", "suspect")]
         lines = [f"{r.id}: {r.message}" for r in bad]
         lines += [f"{f.message} {f.hint or ''} {f.where or ''}" for r in bad for f in r.findings]
-        lines += report.notes
-        return not bad, False, "\n".join(lines), {r.id: r.verdict for r in report.results}
+        remarks = [*report.notes, *(r.message for r in report.results if r.verdict == "pass")]
+        return (
+            not bad,
+            False,
+            "\n".join(lines) + REMARKS + "\n".join(remarks),
+            {r.id: r.verdict for r in report.results},
+        )
 
     return run
 
@@ -200,7 +207,8 @@ def check_defect(job: tuple[int, str, int]) -> Row:
     if not passed and entry.twin is not None:
         plain = {key: value for key, value in options.items() if key != "require"}
         right = _checked(name, entry.subject("twin"), entry.arguments("twin"), plain, seed)[0]
-    noticed = entry.note is not None and re.search(entry.note, said) is not None
+    said, _, remarks = said.partition(REMARKS)
+    noticed = entry.note is not None and re.search(entry.note, remarks) is not None
     found = (noticed or not passed) and right
     named = found and entry.words is not None and re.search(entry.words, said) is not None
     return {

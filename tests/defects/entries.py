@@ -51,7 +51,7 @@ class Defect:
     require: tuple[str, ...] = ()
     """Contracts for which a refusal counts as having found it."""
     note: str | None = None
-    """A regular expression for a remark of the report, for what is to be noticed rather than accused."""
+    """A regular expression for a remark, or a word in passing, on what is to be noticed rather than accused."""
     raises: str | None = None
     """A regular expression for the error by which the check itself refuses the subject."""
     twin_inputs: Callable[[], tuple[Any, ...]] | None = None

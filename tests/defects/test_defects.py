@@ -84,7 +84,7 @@ def test_found(entry: Defect) -> None:
         return
     report = run(entry, "broken")
     if entry.note is not None:
-        assert re.search(entry.note, "\n".join(report.notes)), report
+        assert re.search(entry.note, "\n".join([*report.notes, *(r.message for r in report.results)])), report
         return
     convicted = {r.id for r in report.results if r.verdict in ("fail", "suspect")}
     assert convicted & set(entry.expect), f"not found; accused by {sorted(convicted)}\n{report}"

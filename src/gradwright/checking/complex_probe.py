@@ -7,14 +7,18 @@ import torch
 from gradwright.checking.audit import audit
 from gradwright.checking.case import Case
 from gradwright.checking.differences import signed
-from gradwright.checking.report import Finding
 from gradwright.checking.variant_trial import Fault, joint_projection_is_wrong, try_rule
 from gradwright.checking.variants import try_vary
 from gradwright.errors import GradwrightError
 
+REMEDY = "multiply by the conjugate (grad_output * derivative.conj()), or let forward reject complex input"
 
-def complex_fault(case: Case) -> Finding | None:
-    """Return a suspicion when forward accepts complex inputs and backward gives a wrong gradient for them."""
+
+def complex_remark(case: Case) -> str | None:
+    """Return what to say when forward accepts complex inputs and backward gives a wrong gradient for them.
+
+    It is never an accusation: nobody said that complex numbers are meant.
+    """
     if case.sample.surrogate is not None or any(item.tensor.is_complex() for item in case.inputs):
         return None
     generator = case.generator("complex probe")
@@ -25,25 +29,16 @@ def complex_fault(case: Case) -> Finding | None:
         real = case.base[k].to(torch.float64)
         imaginary = signed(case.n[k], generator) * real.abs().clamp(min=0.1).clamp(max=1.0)
         changed[item.argument, item.leaf] = torch.complex(real, imaginary).reshape(item.tensor.shape)
+    remark = "accepts complex input, but its gradient is wrong there"
     try:
         variant = try_vary(case, changed)
         if variant is None or not audit(variant).usable or not joint_projection_is_wrong(variant):
             return None
-        if case.level != "full":  # the suspicion is enough for a note
-            return Finding("suspect", "accepts complex input, but its gradient is wrong there")
-        fault = try_rule(variant)
+        fault = try_rule(variant) if case.level == "full" else None
     except (GradwrightError, RuntimeError, TypeError, NotImplementedError):
         return None
+    if case.level != "full":
+        return f"{remark}: {REMEDY}"
     if not isinstance(fault, Fault) or fault.kind != "value":
         return None
-    finding = fault.finding
-    return Finding(
-        "suspect",
-        f"accepts complex input but its gradient is wrong there: {finding.message}",
-        "multiply by the conjugate (`grad_output * derivative.conj()`), or reject complex input in forward.",
-        finding.where,
-        finding.analytic,
-        finding.numeric,
-        finding.error_bar,
-        finding.repro,
-    )
+    return f"{remark}: {fault.finding.message.rstrip('.')}; {REMEDY}"

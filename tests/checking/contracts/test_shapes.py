@@ -423,15 +423,17 @@ def test_a_rule_that_is_wrong_on_the_sample_is_not_accused_again() -> None:
     assert result(believing(torch.sin), POSITIVE).verdict == "skipped"
 
 
-def test_complex_input_is_a_suspicion_at_most() -> None:
-    note = result(Exp, x(3))
-    assert note.verdict == "pass"
-    assert "accepts complex input" in note.message
-    found = result(Exp, x(3), level="full")
-    assert found.verdict == "suspect"
-    assert "conj()" in (found.findings[0].hint or "")
-    right = believing(lambda t: t.cos().conj())
-    assert result(right, x(3), level="full").verdict == "pass"
+@pytest.mark.parametrize("level", ["standard", "full"])
+def test_complex_input_is_a_remark_and_no_accusation(level: str) -> None:
+    found = result(Exp, x(3), level=level)
+    assert found.verdict == "pass"
+    assert "accepts complex input, but its gradient is wrong there" in found.message
+    assert "conj()" in found.message
+    if level == "full":
+        assert "a conjugate is missing" in found.message
+    right = result(believing(lambda t: t.cos().conj()), x(3), level=level)
+    assert right.verdict == "pass"
+    assert "complex" not in right.message
 
 
 def test_guessed_inputs_are_suspected_only() -> None:

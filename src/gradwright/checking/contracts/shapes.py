@@ -31,7 +31,7 @@ from dataclasses import replace
 from gradwright.checking.audit import audit, random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.compare import gradient_mismatch
-from gradwright.checking.complex_probe import complex_fault
+from gradwright.checking.complex_probe import complex_remark
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import largest_entry
@@ -81,11 +81,8 @@ def examine(case: Case) -> Outcome:
     if wrong_here:
         return Outcome("skipped", "the rule is wrong on the sample itself, so that nothing can be said about variants")
     with quietly():
-        fault = complex_fault(case)
-    if fault is not None and case.level == "full":
-        findings.append(fault)
-    elif fault is not None:
-        notes.append("accepts complex input, but its gradient is wrong there (a suspicion at level full)")
+        remark = complex_remark(case)
+    notes += [remark] if remark is not None else []
     if findings:
         verdict = gravest([finding.verdict for finding in findings])
         first = next(finding for finding in findings if finding.verdict == verdict)
