@@ -153,6 +153,9 @@ def test_randomness() -> None:
     assert case(torch.sin, x(3)).randomness == "none"
     assert case(lambda t: torch.nn.functional.dropout(t, 0.5), x(50)).randomness == "seeded"
     assert case(lambda t: t * random.random(), x(3)).randomness == "seeded"
+    # Almost every mask of one element is the same.
+    assert case(lambda t: torch.nn.functional.dropout(t, 1e-6), x(1)).randomness == "seeded"
+    assert case(lambda t: t * (random.random() < 2.0), x(1)).randomness == "seeded"
     assert case(counting, x(3)).randomness == "uncontrolled"
 
 

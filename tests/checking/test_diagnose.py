@@ -222,6 +222,13 @@ def test_no_hypothesis_is_better_than_a_wrong_one() -> None:
     assert diagnose(block, [block]) is None
 
 
+def test_a_single_wrong_element_is_no_missing_normaliser() -> None:
+    wrong_in_one = lambda ctx, g: g * ctx.saved_tensors[0] + g * torch.tensor([0.0, 0.7, 0.0, 0.0]).double()  # noqa: E731
+    (block,) = blocks_of(Case(as_subject(exp_with(wrong_in_one)), Sample((x(4),))))
+    found = diagnose(block, [block])
+    assert found is None or found.label != "low-rank"
+
+
 @pytest.mark.parametrize(
     ("label", "backward"),
     [

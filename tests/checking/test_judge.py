@@ -73,6 +73,11 @@ def test_infinite_gradient_is_accepted_where_the_slope_is_infinite() -> None:
     assert state(math.inf, estimate(300.0, 300.0, Behaviour.ROOT)) is State.UNDEFINED
 
 
+def test_infinite_gradient_is_not_refuted_by_a_slope_that_never_settles() -> None:
+    assert state(math.inf, estimate(11.0, 11.0)) is State.UNRESOLVED
+    assert state(math.nan, estimate(11.0, 11.0)) is State.WRONG
+
+
 def test_unmoved_output_has_derivative_zero_whatever_the_bar() -> None:
     still = estimate(0.0, 1.0)
     still.moved = torch.tensor([[False]])

@@ -25,7 +25,7 @@ from gradwright.checking.domain import parse_domain, refuse_outside, refuse_unkn
 from gradwright.checking.limits import STOPS
 from gradwright.checking.parts import Output, Pass, differentiable_inputs
 from gradwright.checking.precision import hidden_epsilon
-from gradwright.checking.randomness import fixed_random_state
+from gradwright.checking.randomness import fixed_random_state, generator_states
 from gradwright.checking.samples import Sample, describe_value
 from gradwright.checking.subject import Argument, Subject
 from gradwright.checking.tensors import (
@@ -362,12 +362,12 @@ class Case:
         return self._randomness_of(lambda: join(self.pull_all(v)))
 
     def _randomness_of(self, call: Callable[[], Tensor]) -> Randomness:
-        state, first = torch.get_rng_state(), call()
-        drew = not torch.equal(state, torch.get_rng_state())
-        # Two draws of a few zeros and ones may be equal by chance.
-        moves = any(not same_bits(first, call()) for _ in range(REPEATS if drew else 1))
+        before = generator_states()
+        moves = not same_bits(call(), call())
+        # Two masks of few elements may be equal by chance.
+        drawn = generator_states() != before
         # What changed once counts its calls, which is not chance.
-        if not moves or all(same_bits(call(), call()) for _ in range(REPEATS)):
+        if not drawn and (not moves or all(same_bits(call(), call()) for _ in range(REPEATS))):
             return "none"
         self.randomness = "seeded"
         return "seeded" if same_bits(call(), call()) else "uncontrolled"

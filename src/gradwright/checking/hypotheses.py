@@ -9,6 +9,8 @@ import torch
 
 from gradwright.checking.blocks import Block, Diagnosis
 
+LOOSE = "if forward iterates or steps to a tolerance, grant what that leaves open with rtol= or atol="
+
 
 def not_a_number(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     """Backward gives NaN or infinity where the derivative is finite."""
@@ -91,7 +93,8 @@ def scalar_factor(block: Block, others: Sequence[Block]) -> Diagnosis | None:
         return Diagnosis(
             "low-precision",
             f"every entry is off by a relative {abs(factor - 1.0):.1e}: a constant of the formula has too few digits",
-            "look for a constant or buffer in float32, or one written with too few digits, in forward or backward",
+            f"look for a constant or buffer in float32, or one written with too few digits, in forward or backward; "
+            f"{LOOSE}",
         )
     if math.isclose(factor, -1.0, rel_tol=1e-6):
         return Diagnosis("wrong-sign", "the sign is wrong: the gradient is exactly minus the right one", "negate it")
@@ -164,7 +167,7 @@ def low_precision(block: Block, others: Sequence[Block]) -> Diagnosis | None:
             return Diagnosis(
                 "low-precision",
                 f"the error looks like rounding to {dtype} (relative error up to {worst:.1e})",
-                f"look for a cast to {dtype}, or a constant or buffer of that dtype, in backward",
+                f"look for a cast to {dtype}, or a constant or buffer of that dtype, in backward; {LOOSE}",
             )
     return None
 

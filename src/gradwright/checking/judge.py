@@ -83,6 +83,9 @@ def judge(analytic: Tensor, estimate: Estimate, largest: float, tolerance: Toler
     wide = estimate.bar > UNRESOLVED_BAR * _finite(estimate.value).abs().clamp(min=1e-6 * largest)
     smooth = torch.where(inside, torch.where(wide, State.UNRESOLVED, State.FINE), torch.as_tensor(int(State.WRONG)))
     smooth = torch.where(known, smooth, torch.as_tensor(int(State.UNRESOLVED)))
+    # A slope that grows without end, but slowly (x log x at 0), looks smooth and never settles.
+    endless = known & wide & analytic.isinf() & (estimate.behaviour == Behaviour.SMOOTH)
+    smooth = torch.where(endless, torch.as_tensor(int(State.UNRESOLVED)), smooth)
     # An output that no step moves at all has derivative zero, however wide the bar.
     smooth = torch.where(~estimate.moved & (analytic == 0), torch.as_tensor(int(State.FINE)), smooth)
     kink = torch.where(inside, torch.as_tensor(int(State.SUBGRADIENT)), torch.as_tensor(int(State.WRONG)))
@@ -91,7 +94,8 @@ def judge(analytic: Tensor, estimate: Estimate, largest: float, tolerance: Toler
     state = torch.where(estimate.behaviour == Behaviour.KINK, kink, smooth)
     state = torch.where(estimate.behaviour >= Behaviour.JUMP, undefined, state)
     # Where one output is infinitely steep, NaN for another one is zero times infinity in the chain rule.
-    steep = (estimate.behaviour == Behaviour.ROOT).any(dim=1, keepdim=True) & (estimate.behaviour != Behaviour.ROOT)
+    infinite = (estimate.behaviour == Behaviour.ROOT) | endless
+    steep = infinite.any(dim=1, keepdim=True) & ~infinite
     return torch.where(steep & analytic.isnan(), int(State.UNDEFINED), state).to(torch.int8)
 
 

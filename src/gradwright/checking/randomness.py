@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -35,3 +36,13 @@ def preserved_random_state() -> Iterator[None]:
             random.setstate(python_state)
             if numpy is not None:
                 numpy.random.set_state(numpy_state)
+
+
+def generator_states() -> list[Any]:
+    """Return the states of the global generators, to be compared: they change when numbers are drawn."""
+    numpy = sys.modules.get("numpy")
+    states: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        states.append((name, keys.tolist(), rest))
+    return states

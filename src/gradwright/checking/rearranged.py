@@ -162,6 +162,9 @@ def low_rank(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     missing = block.numeric - block.analytic
     if not block.whole or min(missing.shape) < 3 or not bool(block.known.all()):
         return None
+    wrong = missing.abs() > block.bar
+    if int(wrong.any(dim=0).sum()) < 2 or int(wrong.any(dim=1).sum()) < 2:
+        return None  # any single row, column or entry has rank one
     singular = torch.linalg.svdvals(missing)
     noise = float(block.bar.norm()) + 1e-9 * float(singular[0])
     if float(singular[0]) <= 10 * noise or float(singular[1]) > noise:

@@ -8,9 +8,10 @@ summing to one) are only cut down.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -49,6 +50,10 @@ class Resized:
     duplicates: bool = False
     """True when an integer input that held every number once now holds one twice."""
     was_permutation: bool = False
+    inner_empty: bool = False
+    """True when a dimension other than the first one of a tensor is empty: no features, rather than no rows."""
+    resize: Callable[[int], Resized | NotTried | None] | None = None
+    """Makes the same variant of another size, when the given size is even and this one is odd."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,9 @@ def resized(case: Case) -> Iterator[Resized | NotTried | None]:
             variant = _resize(case, tensors, group, new, growth)
             if isinstance(variant, Resized):
                 growth.add(variant.case, new)
+                if size % 2 == 0 and new % 2 == 1:
+                    again = functools.partial(_resize, case, tensors, group, growth=growth)
+                    variant = replace(variant, resize=again)
             yield variant
     yield _without_dimensions(case, tensors)
 
@@ -104,7 +112,9 @@ def _accepted(case: Case, tensors: list[Slot], size: int, growth: Growth) -> Gro
     dims = [(slot, d) for slot in tensors for d, s in enumerate(slot.tensor.shape) if s == size]
     leading = [(slot, d) for slot, d in dims if d == 0]
     candidates = [Group(size, tuple(dims), True)] if size > 1 else []
-    if leading and (leading != dims or size == 1):
+    # Of several tensors with dimensions of size 1, those that stay would broadcast, which is another function.
+    broadcasts = size == 1 and leading != dims and len({slot.place for slot, _ in dims}) > 1
+    if leading and (leading != dims or size == 1) and not broadcasts:
         candidates.append(Group(size, tuple(leading), False))
     not_tried = None
     for group in candidates:
@@ -153,7 +163,8 @@ def _resize(case: Case, tensors: list[Slot], group: Group, new: int, growth: Gro
         return NotTried(f"{words} ({variant.m:,} elements of output)")
     what = {0: "an empty input", 1: "a dimension of size 1"}.get(new, f"a dimension of size {new}")
     permuted = any(is_permutation(index) for index in repeated)
-    return Resized(f"{what} ({variant.describe()})", variant, False, bool(repeated), permuted)
+    inner = new == 0 and any(d > 0 for _, d in group.dims)
+    return Resized(f"{what} ({variant.describe()})", variant, False, bool(repeated), permuted, inner)
 
 
 def all_distinct(index: Tensor) -> bool:
@@ -193,11 +204,21 @@ def _filled(t: Tensor, shape: list[int], discrete: bool, generator: torch.Genera
     flat = t.reshape(-1)
     size = torch.Size(shape)
     first = flat[torch.randint(len(flat), (size.numel(),), generator=generator)]
+    if t.ndim == 1 and _is_sorted(t):
+        # Offsets, from the first to the last one.
+        first[0], first[-1] = flat[0], flat[-1]
+        first = first.sort().values
     if discrete:
         return first.reshape(size)
     second = flat[torch.randint(len(flat), (size.numel(),), generator=generator)]
     share = torch.rand(size.numel(), generator=generator, dtype=torch.float64)
     return _between(first, second, share).reshape(size)
+
+
+def _is_sorted(t: Tensor) -> bool:
+    """Tell whether integers go up, so that they may be offsets into something."""
+    discrete = not (t.is_floating_point() or t.is_complex()) and t.dtype is not torch.bool
+    return discrete and len(t) > 1 and bool((t[1:] >= t[:-1]).all())
 
 
 def _mixed_slices(t: Tensor, d: int, new: int, discrete: bool, generator: torch.Generator) -> Tensor:
@@ -237,8 +258,14 @@ def hangs_together(t: Tensor) -> bool:
 
 
 def keep_in_range(index: Tensor, old: int, new: int) -> Tensor | None:
-    """Return integers that are still valid when what they may index has shrunk; negative ones are left alone."""
-    if not index.numel() or new >= old or int(index.max()) < new:
+    """Return integers that are still valid when what they may index has another size; negative ones are left alone.
+
+    Offsets that go up to that size go on doing so, and those that go further belong to something else.
+    """
+    largest = int(index.max()) if index.numel() else -1
+    if largest >= old and index.ndim == 1 and _is_sorted(index):
+        return torch.where(index == old, new, index.clamp(max=new)) if largest == old else index
+    if new >= old or largest < new:
         return index
     return None if new == 0 else torch.where(index < 0, index, index % new)
 

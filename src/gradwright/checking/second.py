@@ -19,6 +19,9 @@ from gradwright.checking.magnitudes import Magnitudes
 from gradwright.checking.parts import Pass
 from gradwright.checking.projection import rounding_of_sum
 
+ROUGH = 1e-8
+"""What is granted relative to the terms: some of PyTorch's own derivatives are that rough (trigamma: 3e-10)."""
+
 
 class FirstOrderOnlyError(RuntimeError):
     """Backward is declared first-order only, so double backward would raise or be cut."""
@@ -124,9 +127,9 @@ def directional(
     size = max(abs(numeric), float(products.abs().sum()))
     # Along directions as large as x the rule itself is the natural size of its derivative.
     visible = max(size, 1e-3 * float(terms(x).nan_to_num(0.0).abs().sum()))
-    allowed = rounding_of_sum(case.epsilon, products) + 1e-10 * size + case.allowances.of_sum(products, u)
-    if math.isinf(analytic):
-        return Directional(name, analytic, numeric, bar, False, True)  # it may well be infinite here
+    allowed = rounding_of_sum(case.epsilon, products) + ROUGH * size + case.allowances.of_sum(products, u)
+    if math.isinf(analytic) or not bool(terms(x).isfinite().all()):
+        return Directional(name, analytic, numeric, bar, False, True)  # it, or the gradient, may well be infinite here
     if not math.isfinite(analytic):
         allowed = 0.0  # nothing to round
     if int(estimate.behaviour) >= Behaviour.JUMP or not torch.isfinite(estimate.bar).item():

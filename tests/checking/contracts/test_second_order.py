@@ -269,3 +269,36 @@ def test_once_more_wrong_factor() -> None:
     assert finding.analytic is not None
     assert finding.numeric is not None
     assert finding.analytic == pytest.approx(-finding.numeric, rel=1e-6)
+
+
+def test_no_second_derivative_where_the_gradient_is_infinite() -> None:
+    class CubeRoot(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            ctx.save_for_backward(t)
+            return t.sign() * t.abs() ** (1 / 3)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (t,) = ctx.saved_tensors
+            return g * t.abs() ** (-2 / 3) / 3
+
+    found = result(CubeRoot, torch.tensor([0.0, 1.0], dtype=torch.float64))
+    assert found.verdict == "unresolved", found.message
+
+
+def test_digits_that_pytorch_itself_lacks_are_not_accused() -> None:
+    class LogGamma(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            ctx.save_for_backward(t)
+            return torch.lgamma(t)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g * torch.digamma(ctx.saved_tensors[0])  # the derivative of this is right to 3e-10
+
+    inputs = torch.tensor([0.5, 2.0, 10.0], dtype=torch.float64)
+    for seed in range(3):
+        found = gw.check(LogGamma, inputs, only="second-order", seed=seed)["second-order"]
+        assert found.verdict == "pass", found.message

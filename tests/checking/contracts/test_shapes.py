@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -499,3 +500,115 @@ def test_a_rule_that_changes_with_its_calls() -> None:
         found = result(variant(Exp, "Tired", backward=backward), x(3))
         assert found.verdict == "fail", after
         assert "no longer what it was when the check began" in found.message
+
+
+def test_halves_are_not_accused_for_odd_sizes() -> None:
+    class RotateHalf(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            half = t.shape[-1] // 2
+            return torch.cat((-t[..., half:], t[..., :half]), -1)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            half = g.shape[-1] // 2
+            return torch.cat((g[..., half:], -g[..., :half]), -1)
+
+    found = result(RotateHalf, x(3, 4))
+    assert found.verdict == "pass"
+    assert "perhaps not meant for such a shape" in found.message
+    assert result(RotateHalf, x(3, 5)).verdict == "skipped"  # wrong on the sample itself
+
+
+class FeatureNorm(Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(t, w)
+        return t * w
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        t, w = ctx.saved_tensors
+        return g * w, (g * t).reshape(-1, t.shape[-1]).sum(0)
+
+
+def test_no_features_may_raise_but_an_empty_batch_may_not() -> None:
+    found = result(FeatureNorm, x(3, 4), x(4))
+    assert found.verdict == "pass"
+    assert "an empty input (t: float64 (3, 0), w: float64 (0,)) backward raises RuntimeError" in found.message
+
+
+def test_one_of_several_tensors_with_a_dimension_of_size_one_is_not_broadcast() -> None:
+    assert result(FeatureNorm, x(2, 1), x(1)).verdict == "pass"
+
+
+def test_a_gradient_with_one_dimension_for_none() -> None:
+    class Largest(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            out = t.amax(-1, keepdim=True)
+            ctx.save_for_backward(t, out)
+            return out.squeeze(-1)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            t, out = ctx.saved_tensors
+            return g.unsqueeze(-1) * (t == out)
+
+    assert result(Largest, x(3)).verdict == "pass"
+
+
+class SegmentSums(Function):
+    """Sums of the rows between offsets that go from 0 to the number of rows."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, offsets: Tensor) -> Tensor:
+        ctx.save_for_backward(offsets)
+        return torch.stack([t[a:b].sum(0) for a, b in itertools.pairwise(offsets)])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (offsets,) = ctx.saved_tensors
+        return torch.repeat_interleave(g, offsets[1:] - offsets[:-1], 0), None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_offsets_stay_offsets(seed: int) -> None:
+    found = result(SegmentSums, x(5, 2), torch.tensor([0, 2, 5]), seed=seed)
+    assert found.verdict == "pass", found.message
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tie_of_many_elements(seed: int) -> None:
+    class Sort(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            values, order = t.sort(stable=True, descending=True)
+            ctx.save_for_backward(order)
+            return values
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (order,) = ctx.saved_tensors
+            return torch.zeros_like(g).scatter(-1, order, g)
+
+    found = result(Sort, torch.zeros(3, dtype=torch.float64), seed=seed)
+    assert found.verdict == "pass", found.message
+
+
+def test_an_iteration_that_has_not_converged_at_zero() -> None:
+    class Sqrt(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            out = torch.ones_like(t)
+            for _ in range(60):
+                out = 0.5 * (out + t / out)
+            ctx.save_for_backward(out)
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g / (2 * ctx.saved_tensors[0])
+
+    found = result(Sqrt, POSITIVE)
+    assert found.verdict == "pass", found.message

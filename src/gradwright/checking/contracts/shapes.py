@@ -6,9 +6,10 @@ at all; both signs, values several times as large, zeros, ties, and an index tha
 and gives finite values, backward must not raise, gradients must have the shapes of their inputs, and the rule must be
 linear and match differences (or the declared surrogate). The gradient on the sample itself must still be what it was
 when the check began. A variant that forward rejects is not used and is counted in the message, and a size that would
-make forward too large or too slow is named there. The declared ``domain`` is never left. At zeros and ties, where many
-functions have no derivative, only gradients that are not finite and errors at points where the function is smooth
-count.
+make forward too large or too slow is named there. So is what is wrong for odd sizes only, where the sample's is even
+(it may work on two halves), and a backward that raises without features or dimensions. The declared ``domain`` is never
+left. At zeros and ties, where many functions have no derivative, only gradients that are not finite and errors at
+points where the function is smooth count.
 
 ## Why it matters
 Most wrong gradients in published code are right on the example they were tested with: three rows, positive numbers,
@@ -36,7 +37,7 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import largest_entry
 from gradwright.checking.report import Finding, Outcome, Where, gravest
-from gradwright.checking.resizing import NotTried, resized
+from gradwright.checking.resizing import PROBE, NotTried, Resized, resized
 from gradwright.checking.revaluing import Revalued, revalued
 from gradwright.checking.variant_trial import Fault, Unjudged, try_rule, try_rule_at_singular_point
 from gradwright.checking.variants import quietly, without_rule
@@ -140,7 +141,7 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
         notes.append(f"{rejected} more rejected by forward, or not finite there")
     if unjudged:
         notes.append(f"{unjudged} where the function is not smooth, not judged")
-    notes += [f"{reason} (not judged: the sample has dimensions)" for reason in reasons]
+    notes += [f"{reason} (not judged: perhaps not meant for such a shape)" for reason in reasons]
     if not_tried:
         more = f" and {len(not_tried) - MAX_NAMED} more" if len(not_tried) > MAX_NAMED else ""
         notes.append(f"sizes not tried: {', '.join(not_tried[:MAX_NAMED])}{more}")
@@ -165,10 +166,24 @@ def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | No
             yield shape
             continue
         fault = _defined(try_rule(shape.case), shape.duplicates)
-        if shape.rank_changed and isinstance(fault, Fault) and fault.kind == "raises":
-            # It may have been written for vectors only, though forward happens to run.
+        if isinstance(fault, Fault) and _not_meant(shape, fault):
             fault = Unjudged(f"with {shape.words} {fault.finding.message}".rstrip("."))
         yield shape.words, _finding(fault, "suspect" if shape.was_permutation else "fail")
+
+
+def _not_meant(shape: Resized, fault: Fault) -> bool:
+    """Tell whether the rule may not have been written for such a shape at all, though forward happens to run."""
+    if shape.rank_changed:
+        return fault.kind != "value"  # it is for vectors
+    if shape.inner_empty:
+        return fault.kind == "raises"  # without features there is nothing to compute
+    if shape.resize is None:
+        return False
+    # It works on two halves (rotary embeddings, gates): wrong for odd sizes only, and an even one was given.
+    odd, even = (shape.resize(n) for n in (PROBE, PROBE + 1))
+    if not isinstance(odd, Resized) or not isinstance(even, Resized):
+        return False
+    return isinstance(try_rule(odd.case), Fault) and not isinstance(try_rule(even.case), Fault)
 
 
 def _revalued_finding(value: Revalued) -> Finding | Unjudged | None:
