@@ -151,3 +151,18 @@ def test_overwritten_saved_output_is_not_called_shared_state() -> None:
 def test_layouts_that_have_no_plain_bytes() -> None:
     assert result(lambda t: t.to_sparse() * 2, x(3)).verdict != "fail"
     assert result(lambda t: (t * 2).as_strided((1,), (2,)), x(3)).verdict == "pass"
+
+
+def test_static_output_buffer_that_is_handed_out_detached() -> None:
+    """The values that the check compares are copies; else both would be the buffer's, and no inputs would differ."""
+    buffer = torch.zeros(3, dtype=torch.float64)
+
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        ctx.save_for_backward(t)
+        buffer.copy_(t.exp())
+        return buffer.detach()
+
+    target = variant(Exp, "Static", forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0].exp())
+    found = result(target, x(3))
+    assert found.verdict == "fail"
+    assert "a later call of forward overwrites output 0" in found.message
