@@ -119,8 +119,9 @@ def data_of_batched_tensors_refused() -> Iterator[None]:
     PyTorch dereferences a null pointer there (seen up to torch 2.13), which a rule with ``grad_output.data`` runs into.
     """
     is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", None)
-    stored = torch._C.TensorBase.data
-    if is_batched is None or "data" in vars(torch.Tensor):  # pragma: no cover - depends on the torch version
+    tensor_class: Any = torch.Tensor
+    stored: Any = torch._C.TensorBase.data
+    if is_batched is None or "data" in vars(tensor_class):  # pragma: no cover - depends on the torch version
         yield
         return
 
@@ -130,11 +131,11 @@ def data_of_batched_tensors_refused() -> Iterator[None]:
         found: torch.Tensor = stored.__get__(tensor)
         return found
 
-    torch.Tensor.data = property(read, lambda tensor, value: stored.__set__(tensor, value))
+    tensor_class.data = property(read, lambda tensor, value: stored.__set__(tensor, value))
     try:
         yield
     finally:
-        del torch.Tensor.data
+        del tensor_class.data
 
 
 @contextmanager

@@ -9,10 +9,12 @@ import torch
 from gradwright.checking import repro
 from gradwright.checking.blocks import Block
 from gradwright.checking.case import Case
+from gradwright.checking.coupling import mixed_slices
 from gradwright.checking.diagnose import diagnose
 from gradwright.checking.duals import supports_differences
 from gradwright.checking.jacobian import Comparison
 from gradwright.checking.judge import State
+from gradwright.checking.pattern import find_pattern
 from gradwright.checking.projection import Projection
 from gradwright.checking.report import Evidence, Finding, Where
 
@@ -21,7 +23,7 @@ UNKNOWN_REMEDY = "compare the formula of backward with the derivative of forward
 
 
 def wrong_entries(case: Case, block: Block, blocks: Sequence[Block]) -> Finding:
-    """Return the finding for a block that was compared entry by entry; ``blocks`` are all those of the same output."""
+    """Return the finding for a block that was compared entry by entry; ``blocks`` are all that were compared."""
     comparison = block.comparison
     k, o = comparison.input, comparison.output
     name, estimate = case.inputs[k].name, comparison.estimate
@@ -60,15 +62,18 @@ def wrong_projection(case: Case, projection: Projection) -> Finding:
         f"of it is {projection.analytic:.10g}, of the differences {projection.numeric:.10g} ± {projection.bar:.1g}."
     )
     element = projection.element
+    mixed = mixed_slices(case, k, o, find_pattern(case, k, o))
+    remedy = f"{mixed.remedy}." if mixed else UNKNOWN_REMEDY
+    message += f" Here {mixed.meaning}." if mixed else ""
     if element is None:
         where = Where(input=case.inputs[k].name, output=case.outputs[o].position)
-        return Finding("fail", message, UNKNOWN_REMEDY, where, projection.analytic, projection.numeric, projection.bar)
+        return Finding("fail", message, remedy, where, projection.analytic, projection.numeric, projection.bar)
     i, row = element.input_element, element.output_element
     message += " Bisection leads to the element named; there may be others."
     return Finding(
         "fail",
         message + supports_differences(case, k, i, row, element.numeric, element.bar),
-        UNKNOWN_REMEDY,
+        remedy,
         _place(case, k, i, row),
         element.analytic,
         element.numeric,

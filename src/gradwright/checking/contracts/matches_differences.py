@@ -26,7 +26,7 @@ import torch
 from gradwright.checking import repro
 from gradwright.checking.accuse import evidence_of, wrong_entries, wrong_projection
 from gradwright.checking.audit import audit, user_location
-from gradwright.checking.blocks import block_of
+from gradwright.checking.blocks import Block, block_of
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.duals import supports_gradient
@@ -99,11 +99,9 @@ def _detached(case: Case) -> Outcome:
 
 def _compared(case: Case, twin: str) -> Outcome:
     """Compare every block: entry by entry where that is affordable, along random projections otherwise."""
-    comparisons: list[Comparison] = []
     projections: list[Projection] = []
-    findings: list[Finding] = []
+    blocks: list[Block] = []
     for o in range(len(case.outputs)):
-        blocks = []
         for k in range(len(case.inputs)):
             if case.n[k] == 0 or case.output_size(o) == 0:
                 continue
@@ -114,12 +112,9 @@ def _compared(case: Case, twin: str) -> Outcome:
             blocks.append(block_of(case, comparison))
             if comparison.pattern.pairs and not bool((comparison.state == State.WRONG).any()):
                 projections += project(case, k, o, count=1)  # what lies outside the pattern
-        comparisons += [block.comparison for block in blocks]
-        findings += [
-            wrong_entries(case, block, blocks)
-            for block in blocks
-            if bool((block.comparison.state == State.WRONG).any())
-        ]
+    comparisons = [block.comparison for block in blocks]
+    accused = [block for block in blocks if bool((block.comparison.state == State.WRONG).any())]
+    findings = [wrong_entries(case, block, blocks) for block in accused]
     findings += [wrong_projection(case, projection) for projection in projections if projection.wrong]
     return _concluded(case, comparisons, projections, tuple(findings), twin)
 
