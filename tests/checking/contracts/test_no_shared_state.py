@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -166,3 +168,20 @@ def test_static_output_buffer_that_is_handed_out_detached() -> None:
     found = result(target, x(3))
     assert found.verdict == "fail"
     assert "a later call of forward overwrites output 0" in found.message
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_state_of_the_thread_that_ran_forward(default: bool) -> None:
+    local = threading.local()
+
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        local.scale = 3.0
+        return t * 3
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * (getattr(local, "scale", 1.0) if default else local.scale)
+
+    found = result(variant(Exp, "ThreadLocal", forward=forward, backward=backward), x(3))
+    assert found.verdict == "fail"
+    assert "in another thread than forward" in found.message
+    assert "thread-local" in (found.findings[0].hint or "")

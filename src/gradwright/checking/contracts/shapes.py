@@ -165,6 +165,8 @@ def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | No
             yield shape
             continue
         fault = _defined(try_rule(shape.case), shape.duplicates)
+        if shape.alone and isinstance(fault, Fault) and fault.kind != "value":
+            fault = Unjudged()  # it may be meant for square matrices only, and tells so
         if shape.rank_changed and isinstance(fault, Fault) and fault.kind == "raises":
             # It may have been written for vectors only, though forward happens to run.
             fault = Unjudged(f"with {shape.words} {fault.finding.message}".rstrip("."))
