@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from gradwright.checking import repro
-from gradwright.checking.blocks import Block
+from gradwright.checking.blocks import Block, Diagnosis
 from gradwright.checking.case import Case
 from gradwright.checking.coupling import mixed_slices
 from gradwright.checking.diagnose import diagnose
@@ -21,6 +21,13 @@ from gradwright.checking.report import Evidence, Finding, Where
 MAX_EVIDENCE = 200
 UNKNOWN_REMEDY = "compare the formula of backward with the derivative of forward at the element named."
 
+AT_A_TIE = Diagnosis(
+    "tie",
+    "at this kink (equal elements, say) each value alone lies between the one-sided slopes, but not all of them "
+    "together: when the elements move at once, the output moves otherwise than the gradient says",
+    "at a tie give the gradient to one of the equal elements, or share it among them; not the whole of it to each",
+)
+
 
 def wrong_entries(case: Case, block: Block, blocks: Sequence[Block]) -> Finding:
     """Return the finding for a block that was compared entry by entry; ``blocks`` are all that were compared."""
@@ -31,14 +38,16 @@ def wrong_entries(case: Case, block: Block, blocks: Sequence[Block]) -> Finding:
     gap = (comparison.analytic - estimate.value).abs().nan_to_num(torch.inf, torch.inf)
     c, j = divmod(int(torch.where(accused, gap, -1.0).argmax()), gap.shape[1])
     i = int(block.elements[c, j])
-    diagnosis = diagnose(block, blocks)
+    bar, lower, upper = (float(t[c, j]) for t in (estimate.bar, estimate.lower, estimate.upper))
+    kink = upper - lower > 4 * bar
+    together = kink and lower - bar <= float(comparison.analytic[c, j]) <= upper + bar
+    diagnosis = AT_A_TIE if together else diagnose(block, blocks)
     count = len(block.elements[accused].unique())
     message = (
         f"the gradient of {case.output_name(o)} with respect to `{name}` is wrong in {count} of {case.n[k]} elements"
         f"{f': {diagnosis.meaning}' if diagnosis else ''}."
     )
-    bar, lower, upper = (float(t[c, j]) for t in (estimate.bar, estimate.lower, estimate.upper))
-    if upper - lower > 4 * bar:
+    if kink and not together:
         message += f" At this kink every value from {lower:.6g} to {upper:.6g} would be right."
     row = case.output_slice(o).start + j
     message += supports_differences(case, k, i, row, float(estimate.value[c, j]), bar)

@@ -91,7 +91,8 @@ def _detached(case: Case) -> Outcome:
             )
             hint = (
                 "return a tensor computed from the inputs (not detached, not from NumPy outside a Function, not marked "
-                "with ctx.mark_non_differentiable)."
+                "with ctx.mark_non_differentiable), and pass tensors to apply one by one: in a list or dict they are "
+                "not tracked."
             )
             return Outcome("fail", message, (Finding("fail", message, hint, Where(input=name)),))
     return Outcome("pass", "no output requires grad, and none moves with the inputs")
