@@ -185,3 +185,15 @@ def test_state_of_the_thread_that_ran_forward(default: bool) -> None:
     assert found.verdict == "fail"
     assert "in another thread than forward" in found.message
     assert "thread-local" in (found.findings[0].hint or "")
+
+
+def test_a_static_gradient_buffer_is_not_reported_as_a_cut_graph() -> None:
+    buffer = torch.zeros(3, dtype=torch.float64)
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        buffer.copy_((g * ctx.saved_tensors[0]).detach())
+        return buffer
+
+    report = gw.check(variant(Exp, "Static", backward=backward), x(3), only=("no-shared-state", "second-order"), seed=0)
+    assert report["no-shared-state"].verdict == "fail"
+    assert report["second-order"].verdict == "skipped"
