@@ -113,6 +113,32 @@ def is_delayed_error(node: Any) -> bool:
 
 
 @contextmanager
+def data_of_batched_tensors_refused() -> Iterator[None]:
+    """Make ``.data`` of a tensor that ``is_grads_batched=True`` hands out raise instead of ending the process.
+
+    PyTorch dereferences a null pointer there (seen up to torch 2.13), which a rule with ``grad_output.data`` runs into.
+    """
+    is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", None)
+    tensor_class: Any = torch.Tensor
+    stored: Any = torch._C.TensorBase.data
+    if is_batched is None or "data" in vars(tensor_class):  # pragma: no cover - depends on the torch version
+        yield
+        return
+
+    def read(tensor: torch.Tensor) -> torch.Tensor:
+        if is_batched(tensor):
+            raise RuntimeError("`.data` of a batched tensor is not allowed; use .detach()")
+        found: torch.Tensor = stored.__get__(tensor)
+        return found
+
+    tensor_class.data = property(read, lambda tensor, value: stored.__set__(tensor, value))
+    try:
+        yield
+    finally:
+        del tensor_class.data
+
+
+@contextmanager
 def untraced() -> Iterator[None]:
     """Run without torch's structured trace of what it compiles.
 

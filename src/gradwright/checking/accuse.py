@@ -7,21 +7,30 @@ from collections.abc import Sequence
 import torch
 
 from gradwright.checking import repro
-from gradwright.checking.blocks import Block
+from gradwright.checking.blocks import Block, Diagnosis
 from gradwright.checking.case import Case
+from gradwright.checking.coupling import mixed_slices
 from gradwright.checking.diagnose import diagnose
 from gradwright.checking.duals import supports_differences
 from gradwright.checking.jacobian import Comparison
 from gradwright.checking.judge import State
+from gradwright.checking.pattern import find_pattern
 from gradwright.checking.projection import Projection
 from gradwright.checking.report import Evidence, Finding, Where
 
 MAX_EVIDENCE = 200
 UNKNOWN_REMEDY = "compare the formula of backward with the derivative of forward at the element named."
 
+AT_A_TIE = Diagnosis(
+    "tie",
+    "at this kink (equal elements, say) each value alone lies between the one-sided slopes, but not all of them "
+    "together: when the elements move at once, the output moves otherwise than the gradient says",
+    "at a tie give the gradient to one of the equal elements, or share it among them; not the whole of it to each",
+)
+
 
 def wrong_entries(case: Case, block: Block, blocks: Sequence[Block]) -> Finding:
-    """Return the finding for a block that was compared entry by entry; ``blocks`` are all those of the same output."""
+    """Return the finding for a block that was compared entry by entry; ``blocks`` are all that were compared."""
     comparison = block.comparison
     k, o = comparison.input, comparison.output
     name, estimate = case.inputs[k].name, comparison.estimate
@@ -29,14 +38,16 @@ def wrong_entries(case: Case, block: Block, blocks: Sequence[Block]) -> Finding:
     gap = (comparison.analytic - estimate.value).abs().nan_to_num(torch.inf, torch.inf)
     c, j = divmod(int(torch.where(accused, gap, -1.0).argmax()), gap.shape[1])
     i = int(block.elements[c, j])
-    diagnosis = diagnose(block, blocks)
+    bar, lower, upper = (float(t[c, j]) for t in (estimate.bar, estimate.lower, estimate.upper))
+    kink = upper - lower > 4 * bar
+    together = kink and lower - bar <= float(comparison.analytic[c, j]) <= upper + bar
+    diagnosis = AT_A_TIE if together else diagnose(block, blocks)
     count = len(block.elements[accused].unique())
     message = (
         f"the gradient of {case.output_name(o)} with respect to `{name}` is wrong in {count} of {case.n[k]} elements"
         f"{f': {diagnosis.meaning}' if diagnosis else ''}."
     )
-    bar, lower, upper = (float(t[c, j]) for t in (estimate.bar, estimate.lower, estimate.upper))
-    if upper - lower > 4 * bar:
+    if kink and not together:
         message += f" At this kink every value from {lower:.6g} to {upper:.6g} would be right."
     row = case.output_slice(o).start + j
     message += supports_differences(case, k, i, row, float(estimate.value[c, j]), bar)
@@ -60,15 +71,18 @@ def wrong_projection(case: Case, projection: Projection) -> Finding:
         f"of it is {projection.analytic:.10g}, of the differences {projection.numeric:.10g} ± {projection.bar:.1g}."
     )
     element = projection.element
+    mixed = mixed_slices(case, k, o, find_pattern(case, k, o))
+    remedy = f"{mixed.remedy}." if mixed else UNKNOWN_REMEDY
+    message += f" Here {mixed.meaning}." if mixed else ""
     if element is None:
         where = Where(input=case.inputs[k].name, output=case.outputs[o].position)
-        return Finding("fail", message, UNKNOWN_REMEDY, where, projection.analytic, projection.numeric, projection.bar)
+        return Finding("fail", message, remedy, where, projection.analytic, projection.numeric, projection.bar)
     i, row = element.input_element, element.output_element
     message += " Bisection leads to the element named; there may be others."
     return Finding(
         "fail",
         message + supports_differences(case, k, i, row, element.numeric, element.bar),
-        UNKNOWN_REMEDY,
+        remedy,
         _place(case, k, i, row),
         element.analytic,
         element.numeric,

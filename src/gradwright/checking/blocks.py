@@ -69,6 +69,8 @@ class Block:
 
     def explains(self, prediction: Tensor) -> bool:
         """Tell whether the analytic values equal ``prediction`` (made from numeric ones) to within the bars."""
+        if not bool(prediction[self.known].isfinite().all()):
+            return False  # a quotient by zero; an infinite scale would allow for anything
         scale = float(prediction[self.known].abs().max()) if bool(self.known.any()) else 0.0
         allowed = 4 * self.bar + 1e-8 * prediction.abs() + 1e-11 * scale
         return bool(((self.analytic - prediction).abs() <= allowed)[self.known].all())

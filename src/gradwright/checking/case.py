@@ -212,7 +212,8 @@ class Case:
             outputs = []
         if [o.shape for o in outputs] != [o.shape for o in self.outputs]:
             return torch.full((self.m,), float("nan"), dtype=torch.float64)
-        return join([to_flat(out) for out in outputs])
+        # Copies, as in pull: forward may return the same buffer at every call.
+        return join([to_flat(out).to(torch.float64, copy=True) for out in outputs])
 
     def in_domain(self, flats: Mapping[int, Tensor]) -> bool:
         """Tell whether other values of some inputs lie in the declared domain."""

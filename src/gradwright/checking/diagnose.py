@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gradwright.checking import hypotheses, rearranged
+from gradwright.checking import coupling, hypotheses, rearranged
 from gradwright.checking.blocks import Block, Diagnosis
 
 Hypothesis = Callable[[Block, Sequence[Block]], Diagnosis | None]
@@ -22,13 +22,20 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     rearranged.conjugate_missing,
     rearranged.imaginary_part_dropped,
     hypotheses.swapped,
+    coupling.copied,
+    coupling.swapped_cotangents,
     rearranged.permuted,
+    rearranged.flipped,
     rearranged.shifted,
     rearranged.misplaced,
     hypotheses.low_precision,
     hypotheses.elementwise_factor,
+    hypotheses.inverted_mask,
+    coupling.crossing,
+    coupling.low_rank,
+    coupling.own_output_only,
     hypotheses.region,
-    rearranged.low_rank,
+    coupling.partial_sum,
 )
 
 
@@ -36,7 +43,7 @@ def diagnose(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     """Return the simplest hypothesis that explains a wrong block, or None.
 
     Arguments:
-        others: all blocks of the same output, for mistakes that mix inputs.
+        others: all blocks, for mistakes that mix inputs or outputs.
     """
     if not bool(block.known.any()):
         return None

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from gradwright.checking.blocks import Block, Diagnosis
 
 LOOSE = "if forward iterates or steps to a tolerance, grant what that leaves open with rtol= or atol="
+MOSTLY = 0.5
+"""Rounding shows in at least this fraction of the entries."""
+LEAST_FITTED = 4
+"""So many entries must share a constant before it counts as one."""
 
 
 def not_a_number(block: Block, others: Sequence[Block]) -> Diagnosis | None:
@@ -125,7 +130,7 @@ def swapped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     """Two inputs of the same shape have each other's gradient."""
     for other in others:
         same_kind = block.whole and other.whole and other.numeric.shape == block.numeric.shape
-        if other.input == block.input or not same_kind:
+        if other.input == block.input or other.output != block.output or not same_kind:
             continue
         if block.explains(other.numeric) and other.explains(block.numeric):
             return Diagnosis(
@@ -137,19 +142,93 @@ def swapped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
 
 
 def elementwise_factor(block: Block, others: Sequence[Block]) -> Diagnosis | None:
-    """A factor is missing, or one too many: an input or the output."""
-    case = block.case
-    n, m = case.n[block.input], block.analytic.shape[1]
-    candidates = [(f"`{i.name}`", case.base[k].to(torch.float64)) for k, i in enumerate(case.inputs) if case.n[k] == n]
-    if m == n:
-        candidates.append(("the output", case.value()[case.output_slice(block.output)]))
-    for name, values in candidates:
-        factor = values[block.elements]
-        if block.explains(block.numeric / factor):
-            return Diagnosis("missing-factor", f"the factor {name} is missing", f"multiply the gradient by {name}")
-        if block.explains(block.numeric * factor):
-            return Diagnosis("extra-factor", f"there is one factor {name} too many", f"divide the gradient by {name}")
+    """A factor is missing, or one too many: an input or the output, perhaps with a constant, once or twice."""
+    for name, factor in _factors(block):
+        for label, prediction, words, remedy in (
+            (
+                "missing-factor",
+                block.numeric / factor,
+                f"the factor {name} is missing",
+                f"multiply the gradient by {name}",
+            ),
+            (
+                "extra-factor",
+                block.numeric * factor,
+                f"there is one factor {name} too many",
+                f"divide the gradient by {name}",
+            ),
+            (
+                "missing-factor",
+                block.numeric / factor.square(),
+                f"the factor {name} is missing twice (divided by it where it is to be multiplied?)",
+                f"multiply the gradient by the square of {name}",
+            ),
+            (
+                "extra-factor",
+                block.numeric * factor.square(),
+                f"there are two factors {name} too many (multiplied by it where it is to be divided?)",
+                f"divide the gradient by the square of {name}",
+            ),
+        ):
+            constant = _constant(block, prediction)
+            if constant is None:
+                continue
+            if constant == 1.0:
+                return Diagnosis(label, words, remedy)
+            also = f", and besides every entry is off by the factor {constant:.6g}"
+            return Diagnosis(label, words + also, f"{remedy}, and divide it by {constant:.6g}")
     return None
+
+
+def _factors(block: Block) -> Iterator[tuple[str, Tensor]]:
+    """Give what may be a factor, in words and for each entry: inputs of a fitting shape, and the output."""
+    case, m = block.case, block.analytic.shape[1]
+    real = not case.inputs[block.input].tensor.is_complex()
+    shape, out_shape = case.inputs[block.input].tensor.shape, case.real_output_shape(block.output)
+    for k, item in enumerate(case.inputs):
+        values, name = case.base[k].to(torch.float64), f"`{item.name}`"
+        if case.n[k] == case.n[block.input]:
+            yield name, values[block.elements]
+        elif real and fits(item.tensor, shape):
+            yield name, values.reshape(item.tensor.shape).expand(shape).reshape(-1)[block.elements]
+        if real and k != block.input and shape != out_shape and fits(item.tensor, out_shape):
+            yield name, values.reshape(item.tensor.shape).expand(out_shape).reshape(1, -1).expand_as(block.analytic)
+    if m == case.n[block.input]:
+        yield "the output", case.value()[case.output_slice(block.output)][block.elements]
+
+
+def fits(tensor: Tensor, shape: Sequence[int]) -> bool:
+    """Tell whether a real tensor can be broadcast to a shape."""
+    if tensor.is_complex() or tensor.ndim > len(shape):
+        return False
+    return all(a in (1, b) for a, b in zip(reversed(tensor.shape), reversed(list(shape))))
+
+
+def _constant(block: Block, prediction: Tensor) -> float | None:
+    """Return the constant by which a prediction explains the block; one of several entries, as one fits anything."""
+    p, a = prediction[block.known], block.analytic[block.known]
+    if not bool(p.isfinite().all()) or not bool((p != 0).any()):
+        return None
+    if block.explains(prediction):
+        return 1.0
+    constant = float((a * p).sum() / p.square().sum())
+    several = int((p != 0).sum()) >= LEAST_FITTED
+    return constant if several and constant != 0.0 and block.explains(constant * prediction) else None
+
+
+def inverted_mask(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    """There is gradient exactly where there should be none."""
+    moves, given = block.numeric.abs() > block.bar, block.analytic != 0
+    own = block.elements == torch.arange(block.analytic.shape[1])
+    exclusive = bool((moves ^ given)[own].all()) and not bool((moves | given)[~own].any())
+    if not bool(block.known.all()) or not exclusive or not bool(moves.any()) or not bool(given.any()):
+        return None
+    return Diagnosis(
+        "inverted-mask",
+        f"the mask is inverted: {block.name} gets gradient where the output does not move with it, and none where it "
+        "does",
+        "invert the condition that backward masks grad_output with",
+    )
 
 
 def low_precision(block: Block, others: Sequence[Block]) -> Diagnosis | None:
@@ -160,6 +239,8 @@ def low_precision(block: Block, others: Sequence[Block]) -> Diagnosis | None:
         return None
     error = ((a - n).abs() / n.abs())[sizeable]
     worst = float(error.max())
+    if float((error > worst * 1e-3).to(torch.float64).mean()) < MOSTLY:
+        return None  # rounding does not spare most entries
     if not 1e-10 < worst < 2e-2 or float(error.median()) > 0.9 * worst:
         return None  # a constant relative error is a wrong constant, not rounding
     for dtype, unit in (("float32", 2.0**-24), ("float16", 2.0**-11), ("bfloat16", 2.0**-8)):
@@ -173,16 +254,65 @@ def low_precision(block: Block, others: Sequence[Block]) -> Diagnosis | None:
 
 
 def region(block: Block, others: Sequence[Block]) -> Diagnosis | None:
-    """Some elements get no gradient and the others the right one."""
+    """Some elements get no gradient, or a scaled or wrong one, and the others the right one."""
     wrong = block.known & ((block.analytic - block.numeric).abs() > block.bar)
-    elements = block.elements[wrong].unique()
-    n = block.case.n[block.input]
-    if bool((block.analytic[wrong] != 0).any()) or len(elements) == n:
+    elements, n = block.elements[wrong].unique(), block.case.n[block.input]
+    if len(elements) == n:
         return None
-    index = list(block.case.locate_input(block.input, int(elements[0])))
+    some, where = f"{len(elements)} of {n} elements of {block.name}", _whereabouts(block, elements)
+    if not bool((block.analytic[wrong] != 0).any()):
+        return Diagnosis(
+            "zero-region",
+            f"{some} get no gradient, {where}",
+            "look for an off-by-one bound, a block size that does not divide the length, a branch that is missing, or "
+            "a write that overwrites instead of accumulating",
+        )
+    ratio = (block.analytic / block.numeric)[wrong]
+    if not bool(block.known.all()):
+        return None
+    if len(ratio) > 1 and bool((ratio - ratio[0]).abs().max() <= 1e-8 * ratio[0].abs()):
+        counted = " (they count twice)" if math.isclose(float(ratio[0]), 2.0, rel_tol=1e-8) else ""
+        what = f"are off by the factor {float(ratio[0]):.6g}{counted}"
+    else:
+        what = "are wrong"
     return Diagnosis(
-        "zero-region",
-        f"{len(elements)} of {n} elements of {block.name} get no gradient, from index {index} on",
-        "look for an off-by-one bound, a block size that does not divide the length, or a write that overwrites "
-        "instead of accumulating",
+        "wrong-region",
+        f"{some} {what}, {where}; the others are right",
+        "look at the branch, the bound or the index that sets these elements apart in backward",
     )
+
+
+def _whereabouts(block: Block, elements: Tensor) -> str:
+    """Say which elements of an input these are: by their index, or by their values where that tells them apart."""
+    case, n = block.case, block.case.n[block.input]
+    index = list(case.locate_input(block.input, int(elements[0])))
+    item = case.inputs[block.input]
+    inside = torch.zeros(n, dtype=torch.bool)
+    inside[elements] = True
+    words = None
+    if not item.tensor.is_complex():
+        places = inside.reshape(item.tensor.shape)
+        for d, first in enumerate(index):
+            others = [e for e in range(places.ndim) if e != d]
+            along = places.all(dim=tuple(others)) if others else places
+            if bool(along[first:].all()) and int(places.sum()) == int(along[first:].sum()) * (n // len(along)):
+                return f"from index {index} on"
+        words = _values_apart(f"`{item.name}`", case.base[block.input][inside], case.base[block.input][~inside])
+    place = f"at index {index}" if len(elements) == 1 else f"the first at index {index}"
+    return f"{place} ({words})" if words else place
+
+
+def _values_apart(name: str, wrong: Tensor, right: Tensor) -> str | None:
+    """Say what values set some elements apart from the rest."""
+    for sign, words in ((1, "positive"), (-1, "negative")):
+        if bool((sign * wrong > 0).all()) and bool((sign * right <= 0).all()):
+            return f"all those where {name} is {words}"
+    for key, low, high in (
+        (name, wrong, right),
+        (f"the size of {name}", wrong.abs(), right.abs()),
+    ):
+        if float(low.min()) > float(high.max()):
+            return f"those where {key} is largest ({low.min():.3g} and more; right up to {high.max():.3g})"
+        if float(low.max()) < float(high.min()):
+            return f"those where {key} is smallest ({low.max():.3g} and less; right from {high.min():.3g} on)"
+    return None

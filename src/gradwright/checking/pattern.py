@@ -88,15 +88,15 @@ def _independent(case: Case, k: int, o: int, d: int, e: int) -> bool:
         chosen[half] = True
         for moved in (chosen, ~chosen):
             factor = 1 + 0.01 * (0.5 + torch.rand(x.numel(), generator=generator, dtype=torch.float64)).to(x.dtype)
-            mask = _along(moved, shape, d)
+            mask = along(moved, shape, d)
             there = case.value({k: torch.where(mask, x * factor + 1e-3 * factor, x)})[where]
-            outside = ~_along(moved, out_shape, e)
+            outside = ~along(moved, out_shape, e)
             if not torch.equal(here[outside], there[outside]):
                 return False
     return True
 
 
-def _along(mask: Tensor, shape: tuple[int, ...], d: int) -> Tensor:
+def along(mask: Tensor, shape: tuple[int, ...], d: int) -> Tensor:
     """Spread a mask over one dimension to all elements of a shape, flattened."""
     view = [1] * len(shape)
     view[d] = shape[d]

@@ -1,4 +1,4 @@
-"""Hypotheses about where values ended up: permuted, shifted, conjugated, or with a missing sum over all elements."""
+"""Hypotheses about where values ended up: permuted, shifted, reversed, or conjugated."""
 
 from __future__ import annotations
 
@@ -67,6 +67,22 @@ def _permutation_diagnosis(block: Block, order: tuple[int, ...], ins: int) -> Di
     )
 
 
+def flipped(block: Block, others: Sequence[Block]) -> Diagnosis | None:
+    """The gradient is the right one in reverse order along a dimension."""
+    shape, ins = _tensor_shape(block)
+    if not block.whole:
+        return None
+    numeric = block.numeric.reshape(shape)
+    for d in range(ins):
+        if shape[d] > 2 and block.explains(numeric.flip(d).reshape(block.numeric.shape)):
+            return Diagnosis(
+                "flipped",
+                f"the gradient of {block.name} is in reverse order along dimension {d}",
+                "look for a flip that is missing in backward, or one too many",
+            )
+    return None
+
+
 def shifted(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     """The gradient is the right one, one or two places off along a dimension."""
     shape, ins = _tensor_shape(block)
@@ -106,7 +122,7 @@ def misplaced(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     shape = block.case.real_output_shape(block.output)
     index = torch.cartesian_prod(*map(torch.arange, shape)).reshape(numeric.shape[1], len(shape))
     reached = analytic.abs().argmax(dim=0)
-    follows = next((d for d in range(len(shape)) if torch.equal(index[:, d], reached)), None)
+    follows = next((d for d in range(len(shape)) if len(shape) > 1 and torch.equal(index[:, d], reached)), None)
     if follows is not None:
         return Diagnosis(
             "wrong-dimension",
@@ -128,17 +144,33 @@ def _moves_only(block: Block) -> bool:
 
 def conjugate_missing(block: Block, others: Sequence[Block]) -> Diagnosis | None:
     """PyTorch's gradient of a holomorphic function multiplies by the conjugate of its derivative."""
-    if not _both_complex(block):
+    if not block.whole or not block.case.inputs[block.input].tensor.is_complex():
         return None
-    parts = block.numeric.reshape(block.numeric.shape[0] // 2, 2, block.numeric.shape[1] // 2, 2)
-    crossed = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64).reshape(1, 2, 1, 2)
-    flipped = torch.tensor([1.0, -1.0], dtype=torch.float64).reshape(1, 2, 1, 1)
-    if not any(block.explains((parts * sign).reshape(block.numeric.shape)) for sign in (crossed, flipped)):
+    flipped = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(block.numeric.shape[0] // 2).unsqueeze(1)
+    if not block.case.outputs[block.output].dtype.is_complex:
+        return _conjugated(block) if block.explains(block.numeric * flipped) else None
+    incoming = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(block.numeric.shape[1] // 2)
+    if block.explains(block.numeric * incoming):
+        return Diagnosis(
+            "conjugate-missing",
+            f"the conjugate of grad_output is used in the gradient of {block.name}",
+            "multiply grad_output itself by the conjugate of the derivative: g * derivative.conj()",
+        )
+    if not any(block.explains(block.numeric * sign) for sign in (flipped * incoming, flipped)):
         return None
     return Diagnosis(
         "conjugate-missing",
         f"a conjugate is missing in the gradient of {block.name}",
         "multiply grad_output by the conjugate of the derivative: g * derivative.conj()",
+    )
+
+
+def _conjugated(block: Block) -> Diagnosis:
+    return Diagnosis(
+        "conjugated",
+        f"the gradient of {block.name} is the conjugate of the right one",
+        "PyTorch's gradient of a real loss is dL/da + i dL/db for z = a + ib: 2 * g * z for abs(z)**2, not its "
+        "conjugate",
     )
 
 
@@ -155,30 +187,6 @@ def imaginary_part_dropped(block: Block, others: Sequence[Block]) -> Diagnosis |
         f"the imaginary part of the gradient of {block.name} is dropped",
         "look for .real, a cast to a real dtype, or a real buffer in backward",
     )
-
-
-def low_rank(block: Block, others: Sequence[Block]) -> Diagnosis | None:
-    """What is missing has rank one: a mean, a norm or a normaliser that was treated as a constant."""
-    missing = block.numeric - block.analytic
-    if not block.whole or min(missing.shape) < 3 or not bool(block.known.all()):
-        return None
-    wrong = missing.abs() > block.bar
-    if int(wrong.any(dim=0).sum()) < 2 or int(wrong.any(dim=1).sum()) < 2:
-        return None  # any single row, column or entry has rank one
-    singular = torch.linalg.svdvals(missing)
-    noise = float(block.bar.norm()) + 1e-9 * float(singular[0])
-    if float(singular[0]) <= 10 * noise or float(singular[1]) > noise:
-        return None
-    return Diagnosis(
-        "low-rank",
-        "what the gradient lacks has rank one: a mean, norm or normaliser over all elements was treated as a constant",
-        "differentiate the normaliser too: its term is a sum over all outputs, the same for every element",
-    )
-
-
-def _both_complex(block: Block) -> bool:
-    tensor = block.case.inputs[block.input].tensor
-    return block.whole and tensor.is_complex() and block.case.outputs[block.output].dtype.is_complex
 
 
 def _tensor_shape(block: Block) -> tuple[list[int], int]:

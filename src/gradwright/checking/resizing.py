@@ -1,9 +1,10 @@
 """Variants of other shapes: the inputs cut down or grown along dimensions that belong together.
 
 Dimensions of equal size are taken to be the same dimension, in all inputs at once; where forward refuses that, only the
-leading ones among them are. What would become too large is left out and named. New numbers lie between those that were
-given, so that they keep signs and bounds; inputs whose numbers hang together (symmetric, triangular, orthogonal, or
-summing to one) are only cut down.
+leading ones among them are. They may be equal by chance, so that each is also made one larger alone, where forward
+accepts it: a square matrix hides what is transposed. What would become too large is left out and named. New numbers
+lie between those that were given, so that they keep signs and bounds; inputs whose numbers hang together (symmetric,
+triangular, orthogonal, or summing to one) are only cut down.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ MAX_ELEMENTS: dict[Level, int] = {"quick": 5_000, "standard": 20_000, "full": 2_
 """Largest number of elements that the inputs and outputs of a variant may have."""
 
 
+MAX_ALONE, MAX_TRIED_ALONE = 4, 12
+"""So many dimensions are resized alone, of so many that are tried."""
+
+
 @dataclass(frozen=True)
 class Group:
     """Dimensions that are resized together."""
@@ -54,6 +59,8 @@ class Resized:
     """True when a dimension other than the first one of a tensor is empty: no features, rather than no rows."""
     resize: Callable[[int], Resized | NotTried | None] | None = None
     """Makes the same variant of another size, when the given size is even and this one is odd."""
+    alone: bool = False
+    """True when one dimension was resized and others of its size were not, which may not be meant."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,24 @@ def resized(case: Case) -> Iterator[Resized | NotTried | None]:
                     again = functools.partial(_resize, case, tensors, group, growth=growth)
                     variant = replace(variant, resize=again)
             yield variant
+    yield from _alone(case, tensors, Growth(case.level, 0, seen))
     yield _without_dimensions(case, tensors)
+
+
+def _alone(case: Case, tensors: list[Slot], growth: Growth) -> Iterator[Resized]:
+    """Make single dimensions larger that have the size of others."""
+    dims = [(slot, d, size) for slot in tensors for d, size in enumerate(slot.tensor.shape) if size > 1]
+    sizes = [size for _, _, size in dims]
+    shared = [(slot, d, n) for slot, d, n in dims if sizes.count(n) > 1 and _restated(case, n) is None]
+    accepted = 0
+    for slot, d, size in shared[:MAX_TRIED_ALONE]:
+        new = next(n for n in range(size + 1, size + 2 + len(sizes)) if n not in sizes)
+        variant = _resize(case, tensors, Group(size, ((slot, d),), False), new, growth)
+        if isinstance(variant, Resized):
+            accepted += 1
+            yield replace(variant, alone=True)
+        if accepted == MAX_ALONE:
+            return
 
 
 def _restated(case: Case, size: int) -> str | None:

@@ -60,6 +60,8 @@ def test_right_ones_pass() -> None:
         (lambda g: torch.where(g.abs() < 1e-4, 0.0, g), "loses small incoming gradients"),
         (lambda g: g.float().double(), "rounded to float32"),
         (lambda g: g.bfloat16().double(), "rounded to bfloat16"),
+        (torch.round, "rounded to whole numbers"),
+        (lambda g: g.to(torch.int64).to(g.dtype), "rounded to whole numbers"),
         (lambda g: g * (0.0 / g), "NaN for a zero incoming gradient"),
     ],
 )
@@ -174,6 +176,19 @@ def test_rounding_of_a_single_element_is_found_with_every_seed(name: str) -> Non
     for seed in range(40):
         found = gw.check(narrow, x(1), only="linear-in-cotangent", seed=seed)["linear-in-cotangent"]
         assert f"rounded to {name}" in found.message, seed
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float32"])
+def test_rounding_is_named_where_rounded_terms_add_up(name: str) -> None:
+    dtype = getattr(torch, name)
+
+    def backward(ctx: Any, g: Tensor) -> Any:
+        t, w = ctx.saved_tensors[:2]
+        g, t, w = (a.to(dtype) for a in (g, t, w))
+        return (g @ w).double(), (g.mT @ t).double(), g.double().sum(0)
+
+    found = result(variant(Linear, "Narrow", backward=backward), x(3, 4), x(5, 4), x(5))
+    assert f"rounded to {name}" in found.message
 
 
 def test_what_overflows_or_underflows_far_out_is_not_accused() -> None:

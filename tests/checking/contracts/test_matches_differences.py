@@ -343,3 +343,36 @@ def test_an_infinite_slope_that_is_approached_slowly() -> None:
 
     found = result(XLogX, t(0.0, 1.0))  # NaN for the other element is zero times infinity
     assert found.verdict in ("pass", "unresolved"), found.message
+
+
+class GreedyMax(Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        ctx.save_for_backward(a)
+        return a.amax(-1)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (a,) = ctx.saved_tensors
+        return g.unsqueeze(-1) * (a == a.amax(-1, keepdim=True))
+
+
+def test_the_whole_gradient_for_each_of_two_tied_elements_is_called_so() -> None:
+    (finding,) = result(GreedyMax, t(1.0, 1.0)).findings
+    assert "each value alone lies between the one-sided slopes, but not all of them together" in finding.message
+    assert "would be right" not in finding.message
+    assert "at a tie give the gradient to one of the equal elements" in (finding.hint or "")
+
+
+def test_tensors_in_a_list_that_was_passed_to_apply() -> None:
+    class Total(Function):
+        @staticmethod
+        def forward(ctx: Any, parts: list[Tensor]) -> Tensor:
+            return parts[0] + 2 * parts[1]
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return None
+
+    (finding,) = result(lambda a, b: Total.apply([a, b]), x(3), x(3, seed=1)).findings
+    assert "in a list or dict they are not tracked" in (finding.hint or "")

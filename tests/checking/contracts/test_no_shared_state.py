@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -151,3 +153,47 @@ def test_overwritten_saved_output_is_not_called_shared_state() -> None:
 def test_layouts_that_have_no_plain_bytes() -> None:
     assert result(lambda t: t.to_sparse() * 2, x(3)).verdict != "fail"
     assert result(lambda t: (t * 2).as_strided((1,), (2,)), x(3)).verdict == "pass"
+
+
+def test_static_output_buffer_that_is_handed_out_detached() -> None:
+    """The values that the check compares are copies; else both would be the buffer's, and no inputs would differ."""
+    buffer = torch.zeros(3, dtype=torch.float64)
+
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        ctx.save_for_backward(t)
+        buffer.copy_(t.exp())
+        return buffer.detach()
+
+    target = variant(Exp, "Static", forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0].exp())
+    found = result(target, x(3))
+    assert found.verdict == "fail"
+    assert "a later call of forward overwrites output 0" in found.message
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_state_of_the_thread_that_ran_forward(default: bool) -> None:
+    local = threading.local()
+
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        local.scale = 3.0
+        return t * 3
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * (getattr(local, "scale", 1.0) if default else local.scale)
+
+    found = result(variant(Exp, "ThreadLocal", forward=forward, backward=backward), x(3))
+    assert found.verdict == "fail"
+    assert "in another thread than forward" in found.message
+    assert "thread-local" in (found.findings[0].hint or "")
+
+
+def test_a_static_gradient_buffer_is_not_reported_as_a_cut_graph() -> None:
+    buffer = torch.zeros(3, dtype=torch.float64)
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        buffer.copy_((g * ctx.saved_tensors[0]).detach())
+        return buffer
+
+    report = gw.check(variant(Exp, "Static", backward=backward), x(3), only=("no-shared-state", "second-order"), seed=0)
+    assert report["no-shared-state"].verdict == "fail"
+    assert report["second-order"].verdict == "skipped"

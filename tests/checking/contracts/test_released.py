@@ -124,3 +124,26 @@ def test_empty_and_detached() -> None:
     assert result(Exp, x(0)).verdict == "pass"
     assert result(lambda t: t.detach(), x(3)).verdict == "pass"
     assert result(lambda t: torch.zeros(3), x(3)).verdict == "pass"
+
+
+def test_list_of_what_backward_computed_is_a_leak() -> None:
+    log: list[Tensor] = []
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        log.append(g.norm())
+        return g * ctx.saved_tensors[0]
+
+    found = result(variant(Exp, "Logs", backward=backward), x(3))
+    assert found.verdict == "fail"
+    assert "each call leaves 1 more of the tensors alive that it computes" in found.message
+
+
+def test_what_backward_computed_once_or_last_is_a_cache() -> None:
+    kept: dict[str, Tensor] = {}
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        kept.setdefault("first", g * 2)
+        kept["last"] = g * 3
+        return g * ctx.saved_tensors[0]
+
+    assert result(variant(Exp, "Keeps", backward=backward), x(3)).verdict == "pass"

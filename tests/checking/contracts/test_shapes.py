@@ -612,3 +612,29 @@ def test_an_iteration_that_has_not_converged_at_zero() -> None:
 
     found = result(Sqrt, POSITIVE)
     assert found.verdict == "pass", found.message
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_wrong_only_where_a_matrix_is_not_square(place: int) -> None:
+    def backward(ctx: Any, g: Tensor) -> Any:
+        a, b = ctx.saved_tensors
+        square = (a, b)[place].shape[0] == (a, b)[place].shape[1]
+        return g @ b, (g.mT @ a) * (1 if square else 2), None
+
+    found = result(variant(Linear, "Squares", backward=backward), x(3, 3), x(3, 3, seed=1))
+    assert found.verdict == "fail"
+    assert "(x: float64 (4, 3)" in found.message or "w: float64 (4, 3)" in found.message
+
+
+def test_a_rule_for_square_matrices_that_refuses_others_is_not_accused() -> None:
+    class Trace(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            ctx.n = len(t)
+            return torch.diagonal(t).sum()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g * torch.eye(ctx.n, dtype=g.dtype)
+
+    assert result(Trace, x(3, 3)).verdict == "pass"

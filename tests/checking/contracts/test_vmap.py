@@ -183,3 +183,16 @@ def test_batched_gradients() -> None:
 
 def test_require_turns_a_refusal_into_a_failure() -> None:
     assert not gw.check(Exp, x(3), only="vmap", require="vmap", seed=0)
+
+
+def test_data_of_grad_output_does_not_end_the_process() -> None:
+    """PyTorch crashes on ``.data`` of what ``is_grads_batched=True`` hands out, though the rule is right elsewhere."""
+
+    def through_data(ctx: Any, g: Tensor) -> Tensor:
+        return g.data * ctx.saved_tensors[0]
+
+    found = result(variant(Exp, "ThroughData", backward=through_data), x(3))
+    (reason,) = [row.reason for row in found.support if row.transform == "batched gradients"]
+    assert verdicts(found)["batched gradients"] == "unsupported"
+    assert "`.data` of a batched tensor" in reason
+    assert "data" not in vars(torch.Tensor)  # as it was

@@ -24,6 +24,7 @@ linkedin/Liger-Kernel issues 968 and 1298; SeanNaren/warp-ctc issue 170.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -107,7 +108,7 @@ def examine(case: Case) -> Outcome:
             return _report(case, v, apart, *OUTPUTS_MIXED)
     total = against(at_v, at_short + at_long, at_short.abs() + at_long.abs())
     mixed = _convicted(case, total, [v, short, long])
-    rounding = _rounding(total) if mixed else None
+    rounding = _rounding(rule, v, at_v, total) if mixed else None
     if rounding is not None:  # before the scales, at some of which a short dtype overflows too
         return _report(case, v, total, *rounding)
     small = 2.0**-4 if case.epsilon > 1e-4 else 2.0**-20
@@ -120,7 +121,8 @@ def examine(case: Case) -> Outcome:
         if s in far:
             deviation.allowed.add_(FAR_RELATIVE * abs(s) * largest)
         if _convicted(case, deviation, [s * v, s * v]):
-            return _report(case, s * v, deviation, *_not_homogeneous(s, at_v, scaled))
+            words = WHOLE_NUMBERS if _to_whole_numbers(rule, v, at_v) else _not_homogeneous(s, at_v, scaled)
+            return _report(case, s * v, deviation, *words)
     if mixed:
         return _report(case, v, total, *NOT_ADDITIVE)
     powers = ", ".join("-1" if s == -1.0 else _power(s) for s in scaled)
@@ -176,10 +178,16 @@ def _power(s: float) -> str:
     return f"{'-' if s < 0 else ''}2^{math.log2(abs(s)):g}"
 
 
+ROUNDED_UNITS = 16
+"""Sums of rounded terms differ by some units; a mask or a sign, for which a rounded v is as good, by far more."""
 OUTPUTS_MIXED = (
     "backward mixes the gradients that come in for different outputs: all of them together do not give the sum of what "
     "each gives alone.",
     "look for a product of two incoming gradients, or for one that overwrites the other.",
+)
+WHOLE_NUMBERS = (
+    "grad_output is rounded to whole numbers on its way.",
+    "look for a cast of grad_output to integers, or a round, floor or trunc of it.",
 )
 NOT_ADDITIVE = (
     "backward mixes elements or outputs non-linearly: B(v + w) is not B(v) + B(w).",
@@ -272,18 +280,39 @@ def _not_homogeneous(s: float, at_v: Tensor, scaled: dict[float, Tensor]) -> tup
     )
 
 
-def _rounding(total: Deviation) -> tuple[str, str] | None:
-    """Name the dtype that the incoming gradient was rounded to, judged by how little its parts fail to add up."""
+def _to_whole_numbers(rule: Callable[[Tensor], Tensor], v: Tensor, at_v: Tensor) -> bool:
+    """Tell whether a rule gives the same for a cotangent of whole numbers, and is linear in those."""
+    for rounded in (v.round(), v.trunc(), v.floor()):
+        if bool((rounded != 0).any()) and torch.equal(rule(rounded), at_v):
+            return torch.equal(rule(2 * rounded), 2 * at_v)
+    return False
+
+
+def _rounding(rule: Callable[[Tensor], Tensor], v: Tensor, at_v: Tensor, total: Deviation) -> tuple[str, str] | None:
+    """Name what the incoming gradient was rounded to: a rule that rounds it gives the same for what is already rounded.
+
+    Where that does not show (backward rounds more than grad_output), by how little the parts fail to add up.
+    """
+    if _to_whole_numbers(rule, v, at_v):
+        return WHOLE_NUMBERS
     relative = (total.got - total.want).abs() / total.size.clamp(min=1e-300)
     worst = float(relative[total.excess > 1].max())
-    for dtype, unit in (("float32", 2.0**-24), ("float16", 2.0**-11), ("bfloat16", 2.0**-8)):
-        if worst <= 1.5 * unit:
-            return (
-                f"grad_output is rounded to {dtype} on its way: B(v + w) and B(v) + B(w) differ by {worst:.1e} of "
-                "their size.",
-                f"look for a cast of grad_output to {dtype}.",
-            )
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        rounded, unit = v.to(dtype).to(v.dtype), torch.finfo(dtype).eps / 2
+        if worst <= ROUNDED_UNITS * unit and not torch.equal(rounded, v) and torch.equal(rule(rounded), at_v):
+            return _rounded_to(dtype, worst)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        if worst <= 3 * torch.finfo(dtype).eps / 4:
+            return _rounded_to(dtype, worst)
     return None
+
+
+def _rounded_to(dtype: torch.dtype, worst: float) -> tuple[str, str]:
+    name = str(dtype).removeprefix("torch.")
+    return (
+        f"grad_output is rounded to {name} on its way: B(v + w) and B(v) + B(w) differ by {worst:.1e} of their size.",
+        f"look for a cast of grad_output to {name}.",
+    )
 
 
 def _report(case: Case, cotangent: Tensor, deviation: Deviation, message: str, hint: str) -> Outcome:

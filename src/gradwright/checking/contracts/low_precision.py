@@ -20,6 +20,8 @@ Higham, Accuracy and Stability of Numerical Algorithms, chapters 1 and 3 (mixed 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -99,7 +101,7 @@ def _compare(low: Case, exact: Case, dtype: torch.dtype, given: Case) -> Outcome
     most = 0.0
     for k, got, want, spread in parts:
         allowed = ulp.budget(want, spread, unit, reduction).clamp(min=CLEARLY * unit * largest_entry(want))
-        allowed += torch.finfo(low.dtype).tiny  # numbers smaller than that are rounded coarsely
+        allowed += _smallest(low.dtype)
         # Overflow is a matter of the inputs: `extreme-values` asks about it.
         granted = low.allowances.of(want) if k is not None else torch.zeros_like(want)
         bad = ulp.outside(got, want, CONVICTED * allowed + granted) & got.isfinite() & want.isfinite()
@@ -112,6 +114,12 @@ def _compare(low: Case, exact: Case, dtype: torch.dtype, given: Case) -> Outcome
         used = ((got - want).abs() / allowed).nan_to_num(0.0, 0.0, 0.0)
         most = max(most, float(used.max()) if used.numel() else 0.0)
     return Outcome("pass", f"in {name} value and gradient stay within {most:.0%} of their rounding budget")
+
+
+def _smallest(dtype: torch.dtype) -> float:
+    """Return the size below which numbers, or their squares, are rounded coarsely or lost."""
+    tiny = torch.finfo(dtype).tiny
+    return tiny if dtype == torch.float16 else math.sqrt(tiny)  # float16 has no numbers to spare for squares
 
 
 def _wrong(

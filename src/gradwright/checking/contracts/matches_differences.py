@@ -19,6 +19,7 @@ Nonsmooth Analysis (1983).
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -26,11 +27,12 @@ import torch
 from gradwright.checking import repro
 from gradwright.checking.accuse import evidence_of, wrong_entries, wrong_projection
 from gradwright.checking.audit import audit, user_location
-from gradwright.checking.blocks import block_of
+from gradwright.checking.blocks import Block, block_of
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.duals import supports_gradient
 from gradwright.checking.guards import without_gradients, without_numbers
+from gradwright.checking.iterating import LOOSE, operations_vary
 from gradwright.checking.jacobian import Comparison, compare
 from gradwright.checking.judge import State, largest_entry
 from gradwright.checking.projection import Projection, project
@@ -91,7 +93,8 @@ def _detached(case: Case) -> Outcome:
             )
             hint = (
                 "return a tensor computed from the inputs (not detached, not from NumPy outside a Function, not marked "
-                "with ctx.mark_non_differentiable)."
+                "with ctx.mark_non_differentiable), and pass tensors to apply one by one: in a list or dict they are "
+                "not tracked."
             )
             return Outcome("fail", message, (Finding("fail", message, hint, Where(input=name)),))
     return Outcome("pass", "no output requires grad, and none moves with the inputs")
@@ -99,11 +102,9 @@ def _detached(case: Case) -> Outcome:
 
 def _compared(case: Case, twin: str) -> Outcome:
     """Compare every block: entry by entry where that is affordable, along random projections otherwise."""
-    comparisons: list[Comparison] = []
     projections: list[Projection] = []
-    findings: list[Finding] = []
+    blocks: list[Block] = []
     for o in range(len(case.outputs)):
-        blocks = []
         for k in range(len(case.inputs)):
             if case.n[k] == 0 or case.output_size(o) == 0:
                 continue
@@ -114,12 +115,9 @@ def _compared(case: Case, twin: str) -> Outcome:
             blocks.append(block_of(case, comparison))
             if comparison.pattern.pairs and not bool((comparison.state == State.WRONG).any()):
                 projections += project(case, k, o, count=1)  # what lies outside the pattern
-        comparisons += [block.comparison for block in blocks]
-        findings += [
-            wrong_entries(case, block, blocks)
-            for block in blocks
-            if bool((block.comparison.state == State.WRONG).any())
-        ]
+    comparisons = [block.comparison for block in blocks]
+    accused = [block for block in blocks if bool((block.comparison.state == State.WRONG).any())]
+    findings = [wrong_entries(case, block, blocks) for block in accused]
     findings += [wrong_projection(case, projection) for projection in projections if projection.wrong]
     return _concluded(case, comparisons, projections, tuple(findings), twin)
 
@@ -136,6 +134,14 @@ def _concluded(
     if findings and case.draws:
         return _random_draw(case, findings, sensitivity, evidence)
     if findings:
+        apart = _apart(comparisons, projections)
+        if apart <= LOOSE and operations_vary(case):
+            message = (
+                "forward iterates until a tolerance is met (the number of its operations depends on the values), and "
+                f"backward and differences are {apart:.1e} apart, relative to the largest entry: grant rtol= or atol= "
+                "for what the tolerance leaves open"
+            )
+            return Outcome("unresolved", message, (), sensitivity, evidence)
         return Outcome("fail", findings[0].message, findings, sensitivity, evidence)
     counts = {state: sum(int((c.state == state).sum()) for c in comparisons) for state in State}
     total, open_projections = sum(counts.values()), sum(p.unresolved for p in projections)
@@ -177,6 +183,24 @@ def _seen_alone(projections: list[Projection]) -> list[str]:
     if max(known) >= 1:
         return ["the projections would not have shown a single wrong element of typical size"]
     return [f"in the projections a single element wrong by {max(known):.1g} of a typical one would have shown"]
+
+
+def _apart(comparisons: list[Comparison], projections: list[Projection]) -> float:
+    """Return the largest accused discrepancy, relative to the largest entry."""
+    largest = largest_entry(*(c.estimate.value for c in comparisons))
+    apart = [0.0]
+    for c in comparisons:
+        wrong = c.state == State.WRONG
+        if bool(wrong.any()):
+            apart.append(float((c.analytic - c.estimate.value)[wrong].abs().nan_to_num(math.inf).max()))
+    for p in projections:
+        if p.wrong and p.element is not None:
+            largest = max(largest, abs(p.element.numeric))
+            apart.append(abs(p.element.analytic - p.element.numeric))
+        elif p.wrong:
+            return math.inf
+    worst = max(apart)
+    return worst / largest if largest and math.isfinite(worst) else math.inf
 
 
 def _random_draw(

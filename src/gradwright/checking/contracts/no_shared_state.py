@@ -4,8 +4,9 @@
 Two calls, interleaved: forward, forward on other values, backward of the first, backward of the second, and in the
 other order; the gradients must equal those of calls by themselves. The bytes of earlier outputs and gradients must not
 change in later calls. Gradients are accumulated twice into the same leaves, as training with several micro-batches
-does, and must be twice one gradient. Where a number or container that the code can reach changes from call to call (a
-counter, a cache), and at level ``full`` always, the same call is repeated up to 1,500 times.
+does, and must be twice one gradient. Backward is run in another thread than forward, as on a GPU. Where a number or
+container that the code can reach changes from call to call (a counter, a cache), and at level ``full`` always, the same
+call is repeated up to 1,500 times.
 
 ## Why it matters
 State on the class, in a global or in a static buffer works while forward and backward alternate. It breaks as soon as
@@ -20,6 +21,7 @@ pytorch/pytorch, "Extending PyTorch": ctx carries the state of one call.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 
@@ -66,14 +68,16 @@ def examine(case: Case) -> Outcome:
         finding = check(case, other, v, w)
         if finding is not None:
             return Outcome("fail", finding.message, (finding,))
-    finding = _accumulated(case, v)
+    finding = _accumulated(case, v) or _in_another_thread(case, v)
     repeats = 0
     if finding is None and (case.level == "full" or watch.changed()):
         finding, repeats = _repeated(case, v, [c.words for c in watch.changed()])
     if finding is not None:
         return Outcome("fail", finding.message, (finding,))
     repeated = f", {repeats} repeated calls" if repeats else ""
-    return Outcome("pass", f"two interleaved calls, earlier outputs and gradients, accumulation{repeated}")
+    return Outcome(
+        "pass", f"two interleaved calls, earlier outputs and gradients, accumulation, another thread{repeated}"
+    )
 
 
 def _other_inputs(case: Case) -> dict[int, Tensor]:
@@ -183,6 +187,32 @@ def _accumulated(case: Case, v: Tensor) -> Finding | None:
             message = f"accumulating gradients overwrites {words}: {change}; a returned gradient shares its memory."
             return Finding("fail", message, BUFFER, repro=_accumulate_script(case))
     return None
+
+
+def _in_another_thread(case: Case, v: Tensor) -> Finding | None:
+    """Run backward where thread-local state of forward is not there."""
+    run, want, results = case.forward(), case.pull_all(v), list[Attempt]()
+    thread = threading.Thread(target=lambda: results.append(_pull(case, run, v)), daemon=True)
+    thread.start()
+    thread.join()
+    if not results:
+        return None  # stopped from outside
+    hint = "keep what backward needs on ctx: thread-local state of forward is not there when the engine uses a thread."
+    if results[0].error is not None:
+        message = (
+            f"backward raises {results[0].complaint} in another thread than forward, as the engine runs it on GPUs."
+        )
+        return Finding("fail", message, hint)
+    wrong = gradient_mismatch(case, results[0].gradients, want)
+    if wrong is None:
+        return None
+    name = case.inputs[wrong.number].name
+    message = (
+        f"the gradient of `{name}` is another one when backward runs in another thread than forward, as on GPUs: "
+        f"{wrong.words}."
+    )
+    where = Where(name, index=case.locate_input(wrong.number, wrong.position))
+    return Finding("fail", message, hint, where, wrong.got, wrong.want, wrong.allowed)
 
 
 def _accumulate(case: Case, run: Pass, v: Tensor) -> None:

@@ -5,7 +5,7 @@ Weak references to the inputs, outputs, saved tensors and graph nodes of a call,
 be gone as soon as the last reference of the caller is, by reference counting, without a run of the garbage collector.
 A call is repeated, so that a leak is told from a cache: what grows with each call leaks; what keeps only the last call,
 or the same constant each time, is named and passes. Intermediate results must be gone after backward while the output
-is still alive.
+is still alive, and so must whatever else the operations of a call made once the call is over.
 
 ## Why it matters
 A reference cycle keeps the memory of a whole graph until the garbage collector happens to run, which on a GPU is often
@@ -76,6 +76,7 @@ def examine(case: Case) -> Outcome:
             return outcome
     if usable:
         kept = _kept_after_backward(case)
+        kept = kept or _results_kept(case)
         if kept is not None:
             return kept
     return Outcome("pass", f"inputs, outputs, saved tensors and graph freed at once after {' and '.join(stages)}")
@@ -215,6 +216,40 @@ def _kept_after_backward(case: Case) -> Outcome | None:
     message = (
         f"{kept[0].words} stays alive after backward while the output lives{_holder(case, [*kept, *nodes])}; PyTorch "
         "has let go of it."
+    )
+    return Outcome("fail", message, (Finding("fail", message, HINT),))
+
+
+def _results_kept(case: Case) -> Outcome | None:
+    """Look for results of operations within forward and backward that every call leaves behind."""
+    if case.subject.kind not in ("Function", "custom op"):
+        return None
+    base = torch_compat.recorder_of_operations()
+    made: list[list[Watched]] = []
+
+    class Recorder(base):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, Tensor):
+                made[-1].append(Watched(f"a result of {func}", weakref.ref(result), 0))
+            return result
+
+    try:
+        for _ in range(CALLS):
+            made.append([])
+            with Recorder():
+                _call(case, backward=True)
+    except Exception:
+        return None  # not under a recorder
+    gc.collect()
+    alive = [[w for w in call if w.alive] for call in made]
+    constants = _constants(alive)
+    growing = [[w for w in call if id(w.reference()) not in constants] for call in alive]
+    if not all(growing):
+        return None  # what only the first call or the last one leaves is a cache
+    message = (
+        f"each call leaves {len(growing[0])} more of the tensors alive that it computes, which runs out of memory in "
+        f"time{_holder(case, growing[0])}: {growing[0][0].words}."
     )
     return Outcome("fail", message, (Finding("fail", message, HINT),))
 

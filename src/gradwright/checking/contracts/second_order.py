@@ -54,7 +54,14 @@ HINT = (
 
 @contract(
     asks="is the gradient right?",
-    presupposes=("matches-differences", "linear-in-cotangent", "inputs-untouched", "saved-untouched"),
+    presupposes=(
+        "matches-differences",
+        "linear-in-cotangent",
+        "inputs-untouched",
+        "cotangent-untouched",
+        "saved-untouched",
+        "no-shared-state",
+    ),
 )
 def examine(case: Case) -> Outcome:
     """Compare double backward with differences of the rule."""

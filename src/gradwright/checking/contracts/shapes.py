@@ -166,6 +166,8 @@ def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | No
             yield shape
             continue
         fault = _defined(try_rule(shape.case), shape.duplicates)
+        if shape.alone and isinstance(fault, Fault) and fault.kind != "value":
+            fault = Unjudged()  # it may be meant for square matrices only, and tells so
         if isinstance(fault, Fault) and _not_meant(shape, fault):
             fault = Unjudged(f"with {shape.words} {fault.finding.message}".rstrip("."))
         yield shape.words, _finding(fault, "suspect" if shape.was_permutation else "fail")

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from gradwright import torch_compat
 from gradwright.checking.batches import Batch, Dims, draw
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
@@ -186,7 +187,7 @@ def _batched_gradients(batch: Batch) -> Trial:
     run = case.forward()
     pairs = list(zip(run.differentiable, batch.stacked_cotangents()))
     try:
-        with case.sandbox():
+        with case.sandbox(), torch_compat.data_of_batched_tensors_refused():
             got: Any = torch.autograd.grad(
                 [out for out, _ in pairs],
                 run.inputs,
