@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +27,8 @@ from torch.autograd import Function, gradcheck
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from _pages import write_tables  # noqa: E402
 
 import gradwright as gw  # noqa: E402
 from gradwright.checking.contracts import all_contracts  # noqa: E402
@@ -158,7 +159,7 @@ def main() -> int:
         met = {True: "met", False: "NOT met", None: ""}[row["met"]]
         print(f"{row['name']}: {row['value']:.3g} {row['unit']} {row['goal'] or ''} {met}")
     if options.write:
-        write(tables)
+        write_tables(PAGE, tables)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2), encoding="utf-8")
     return 0
@@ -268,15 +269,6 @@ def figures(times: dict[str, dict[str, float]], wrong: Sequence[Row]) -> list[Ro
         seconds, _, named = row["gradwright quick"]
         add(f"one wrong of {row['n']:,}, quick", seconds, "s", None, None, "named, < 10 s", named and seconds < 10)
     return rows
-
-
-def write(tables: dict[str, str]) -> None:
-    """Replace the tables in the docs page."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in tables.items():
-        mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text = mark.sub(lambda match, table=table: f"{match[1]}\n{table}\n\n{match[2]}", text)
-    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,8 @@ import argparse
 import json
 import multiprocessing
 import os
-import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +48,7 @@ def main() -> int:
     options = parser.parse_args()
 
     from _checkers import CHECKERS, QUICK_CHECKERS
+    from _pages import write_tables
 
     names = options.checkers or list(QUICK_CHECKERS if options.quick else CHECKERS)
     defects, controls = _run(names, options)
@@ -63,7 +63,7 @@ def main() -> int:
     if options.seeds > 1:
         print_agreement(defects, controls)
     if options.write:
-        write(tables)
+        write_tables(PAGE, tables)
     if options.json:
         options.json.write_text(json.dumps(figures(defects, controls, names), indent=2), encoding="utf-8")
     return 0
@@ -177,15 +177,6 @@ def print_agreement(defects: Sequence[Row], controls: Sequence[Row]) -> None:
     print(f"\n{len(verdicts)} pairs of checker and subject, {len(differing)} whose verdict depends on the seed")
     for checker, subject in differing:
         print(f"  {checker}: {subject}")
-
-
-def write(tables: Mapping[str, str]) -> None:
-    """Replace the tables in the docs page."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in tables.items():
-        mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text = mark.sub(lambda match, table=table: f"{match[1]}\n{table}\n\n{match[2]}", text)
-    PAGE.write_text(text, encoding="utf-8")
 
 
 def figures(defects: Sequence[Row], controls: Sequence[Row], names: Sequence[str]) -> list[Row]:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from _pages import write_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "build" / "in-the-wild"
@@ -56,7 +57,7 @@ def main() -> int:
     for name, document in documents.items():
         print(f"\n{TABLES[name]}\n\n{table(document)}")
     if options.write:
-        write(documents)
+        write_tables(PAGE, {name: table(document) for name, document in documents.items()})
     if options.json:
         options.json.write_text(json.dumps(figures(documents), indent=2), encoding="utf-8")
     return 0
@@ -98,15 +99,6 @@ def table(document: dict[str, Any]) -> str:
         source = subject["file"].removeprefix(f"{HOME.relative_to(ROOT)}/").removesuffix(".py").replace("/", ".")
         lines.append(f"| `{source}` {subject['name']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def write(documents: dict[str, dict[str, Any]]) -> None:
-    """Replace the tables in the docs page."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, document in documents.items():
-        mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text = mark.sub(lambda match, document=document: f"{match[1]}\n{table(document)}\n\n{match[2]}", text)
-    PAGE.write_text(text, encoding="utf-8")
 
 
 def figures(documents: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
