@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from gradwright.checking import repro
 from gradwright.checking.case import Case
@@ -68,7 +69,15 @@ def test_inputs_are_written_out_or_stood_in_for() -> None:
 
 
 def test_what_cannot_be_imported_is_said() -> None:
-    assert "run this below the definition" in repro.script(Case(as_subject(lambda t: t * 2), Sample((x(2),))), [])
+    script = repro.script(Case(as_subject(lambda t: t * 2), Sample((x(2),))), [])
+    assert "f = ...  # the lambda that was checked" in script
+    assert "out = f(t)" in script
+    compile(script, "repro", "exec")
+
+    def double(t: Tensor) -> Tensor:
+        return t * 2
+
+    assert "run this below the definition of" in repro.script(Case(as_subject(double), Sample((x(2),))), [])
 
 
 @pytest.mark.parametrize(

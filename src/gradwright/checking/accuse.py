@@ -43,8 +43,10 @@ def wrong_entries(case: Case, block: Block, blocks: Sequence[Block]) -> Finding:
     together = kink and lower - bar <= float(comparison.analytic[c, j]) <= upper + bar
     diagnosis = AT_A_TIE if together else diagnose(block, blocks)
     count = len(block.elements[accused].unique())
+    undecided = len(block.elements[comparison.state == State.UNRESOLVED].unique()) if count < case.n[k] else 0
+    some = f"at least {count}" if undecided else str(count)
     message = (
-        f"the gradient of {case.output_name(o)} with respect to `{name}` is wrong in {count} of {case.n[k]} elements"
+        f"the gradient of {case.output_name(o)} with respect to `{name}` is wrong in {some} of {case.n[k]} elements"
         f"{f': {diagnosis.meaning}' if diagnosis else ''}."
     )
     if kink and not together:

@@ -80,6 +80,10 @@ def translate(flags: Mapping[str, object], options: Iterable[str] = ()) -> Trans
     require: list[str] = []
     notes: list[str] = []
     for name, value in flags.items():
+        if name == "inputs":
+            raise OptionError(
+                "inputs: pass them by position: check(function, x) or, as gradcheck, check(function, (x,))."
+            )
         if name not in FLAGS:
             raise OptionError(
                 f"{name}: unknown option; expected an option of check, or one of gradcheck's "

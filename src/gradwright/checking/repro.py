@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
+from keyword import iskeyword
 from pathlib import Path
 
 from torch import Tensor
@@ -65,7 +66,7 @@ def gradient_of_sum(case: Case) -> str:
 def variable(name: str) -> str:
     """Turn an input's name into a Python variable name, for example ``layer.weight`` into ``layer_weight``."""
     cleaned = "".join(c if c.isalnum() else "_" for c in name).strip("_")
-    return cleaned if cleaned.isidentifier() else f"value_{cleaned}"
+    return cleaned if cleaned.isidentifier() and not iskeyword(cleaned) else f"value_{cleaned}"
 
 
 def _arguments(case: Case) -> tuple[list[str], list[str]]:
@@ -94,6 +95,8 @@ def _subject(subject: Subject) -> tuple[list[str], str]:
     qualname = getattr(target, "__qualname__", "") or subject.name
     apply = ".apply" if subject.kind == "Function" else ""
     module = getattr(target, "__module__", None)
+    if "<lambda>" in qualname:
+        return ["import torch", "f = ...  # the lambda that was checked"], "f"
     name = variable(qualname.rpartition(".")[2])
     if subject.kind in ("custom op", "module") or "<" in qualname or not module or "<" in module:
         return ["import torch", f"# run this below the definition of {subject.name}"], variable(subject.name) + apply

@@ -131,7 +131,7 @@ def check(
     allowances = Allowances(eps, atol, rtol, nondet_tol)
     moved = translate(gradcheck_flags, signature(check).parameters)
     target = as_subject(subject)
-    with neutral():
+    with neutral(sample.elements):
         taken = as_arguments(target, sample)
     return check_subject(
         target,
@@ -180,7 +180,7 @@ def check_subject(
     required = _known_ids("require", require)
     if type(seed) is not int or seed < 0:  # a bool is no seed
         raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
-    with neutral():
+    with neutral(subject.elements + max((sample.elements for sample in samples), default=0)):
         limit = SECONDS_PER_CONTRACT[level] if seconds is None else seconds
         begin = max(limit, SECONDS_TO_BEGIN) if seconds is None else seconds
         cases = []
@@ -332,7 +332,9 @@ def _examine(contract: Contract, case: Case, limit: float) -> Outcome:
     except TimeLimitError:
         if case.audit is None:  # not a single backward has come back
             case.hung_under = contract.id
-        return Outcome("unresolved", f"stopped after {limit:g} s; a smaller sample or a higher level would finish")
+        return Outcome(
+            "unresolved", f"stopped after {limit:g} s: it hangs, or a smaller sample or a higher level would finish"
+        )
     except SampleError:
         raise
     except KeyboardInterrupt:

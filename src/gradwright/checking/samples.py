@@ -24,6 +24,7 @@ import torch
 
 from gradwright.checking.domain import parse_domain
 from gradwright.checking.limits import STOPS, TimeLimitError, time_limit
+from gradwright.checking.tensors import tensors_in
 from gradwright.errors import SampleError, describe_exception, did_you_mean
 from gradwright.typing import Provenance, TensorFunction
 
@@ -64,6 +65,11 @@ class Sample:
     domain: Any = None
     name: str | None = None
     provenance: Provenance = "declared"
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of all tensors in it."""
+        return sum(t.numel() for t in tensors_in([self.args, dict(self.kwargs)]))
 
 
 def declared_samples(declaration: Any, owner: str) -> list[Sample]:

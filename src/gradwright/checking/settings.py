@@ -16,6 +16,8 @@ import torch
 
 from gradwright.checking.randomness import preserved_random_state
 
+MANY = 100_000
+"""From so many elements on, several threads may be worth their cost."""
 _chosen: dict[str, torch.dtype] = {}
 """The default dtype that a top-level module or package set while it was imported, by its name."""
 
@@ -34,10 +36,21 @@ def preserved_settings() -> Iterator[None]:
 
 
 @contextmanager
-def neutral() -> Iterator[None]:
-    """Record gradients whatever the caller's mode is, and put back all that user code may change in the block."""
+def neutral(elements: int = 0) -> Iterator[None]:
+    """Record gradients whatever the caller's mode is, and put back all that user code may change in the block.
+
+    Arguments:
+        elements: size of all tensors together. Where they are few, one thread is used: handing them to several costs
+            tens of times more than the work itself on a busy machine.
+    """
+    threads = torch.get_num_threads()
     with preserved_random_state(), torch.inference_mode(False), torch.enable_grad(), preserved_settings():
-        yield
+        if elements < MANY:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 @contextmanager

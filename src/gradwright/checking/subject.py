@@ -62,6 +62,13 @@ class Subject:
     line: int | None = None
 
     @property
+    def elements(self) -> int:
+        """The number of elements of its parameters and buffers, when it is a module."""
+        if not isinstance(self.target, torch.nn.Module):
+            return 0
+        return sum(t.numel() for t in [*self.target.parameters(), *self.target.buffers()])
+
+    @property
     def function(self) -> type[Function] | None:
         """The Function class, if the subject is one."""
         return self.target if self.kind == "Function" else None

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from gradwright.checking.contracts import QUESTIONS
@@ -129,7 +130,11 @@ def location(entry: Entry) -> str:
     """Return ``file:line`` as far as it is known."""
     if entry.file is None:
         return ""
-    return entry.file if entry.line is None else f"{entry.file}:{entry.line}"
+    path = Path(entry.file)
+    shown = entry.file
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):  # shorter, and it can be clicked
+        shown = str(path.relative_to(Path.cwd()))
+    return shown if entry.line is None else f"{shown}:{entry.line}"
 
 
 def doubt(report: Report) -> str:

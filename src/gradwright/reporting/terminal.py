@@ -224,7 +224,12 @@ def _footer(entries: Sequence[Entry], pen: Pen) -> None:
     """Write the counts, and once more what failed, because the end of the text is what a terminal shows."""
     pen.blank()
     for label, entry in zip(summary.labels(entries), entries):
-        if isinstance(entry, Report) and not entry.ok:
+        if not isinstance(entry, Report):
+            pen.line(pen.mark("unresolved"), " ", (label, "bold"), ": could not be run")
+        elif entry.ok and summary.status(entry) == "suspect":
+            names = [result.id for result in entry.results if result.verdict == "suspect"]
+            pen.line(pen.mark("suspect"), " ", (label, "bold"), f": {', '.join(names)} (suspect)")
+        elif not entry.ok:
             names = [result.id for result in entry.failed]
             names += [f"{name} (hung, or ended the process)" for name in entry.ended]
             pen.line(pen.mark("fail" if entry.failed else "unresolved"), " ", (label, "bold"), f": {', '.join(names)}")

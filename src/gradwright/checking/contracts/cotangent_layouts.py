@@ -71,7 +71,7 @@ class _Same:
         return ulp.scatter(self.case, self.v).gradients
 
 
-@contract(asks="any layout, any shape?")
+@contract(asks="any layout, any shape?", presupposes=("cotangent-untouched",))
 def examine(case: Case) -> Outcome:
     """Compare the gradient for each layout of the cotangents with that for contiguous ones."""
     obstacle = without_gradients(case)

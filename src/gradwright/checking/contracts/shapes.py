@@ -73,9 +73,10 @@ def examine(case: Case) -> Outcome:
     obstacle = without_gradients(case) or without_rule(case)
     if obstacle is not None:
         return obstacle
-    wrong_here = isinstance(try_rule(case), Fault)
+    here = try_rule(case)
+    wrong_here = isinstance(here, Fault)
     with quietly():
-        findings, notes = _grid(case) if not wrong_here else ([], [])
+        findings, notes = _grid(case, values=not isinstance(here, Unjudged)) if not wrong_here else ([], [])
     drift = _drift(case)
     if drift is not None:
         return Outcome("fail", drift.message, (drift,))
@@ -108,8 +109,13 @@ def _drift(case: Case) -> Finding | None:
     return Finding("fail", message, STATE, where, wrong.got, wrong.want, wrong.allowed)
 
 
-def _grid(case: Case) -> tuple[list[Finding], list[str]]:
-    """Return what is wrong on variants, and what to say about them."""
+def _grid(case: Case, values: bool) -> tuple[list[Finding], list[str]]:
+    """Return what is wrong on variants, and what to say about them.
+
+    Arguments:
+        values: False where the values of the gradient could not be judged on the sample itself (forward rounds, say);
+            then they are not judged on variants either.
+    """
     end = time.process_time() + SECONDS[case.level]
     findings: dict[str, Finding] = {}
     scale = largest_entry(*case.pull_all(random_cotangent(case, "scale of the gradient")))
@@ -125,7 +131,7 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
         else:
             tried += 1
             words, outcome = variant
-            outcome = Unjudged() if isinstance(outcome, Finding) and _is_saturated(outcome, scale) else outcome
+            outcome = _weighed(outcome, scale, values)
             if isinstance(outcome, Unjudged):
                 unjudged += not outcome.why
                 reasons += [outcome.why] if outcome.why else []
@@ -148,6 +154,13 @@ def _grid(case: Case) -> tuple[list[Finding], list[str]]:
     if hurried:
         notes.append("stopped early because the subject is slow")
     return list(findings.values()), notes
+
+
+def _weighed(outcome: Finding | Unjudged | None, scale: float, values: bool) -> Finding | Unjudged | None:
+    """Drop a finding about a value where values cannot be judged, or where the value is next to nothing."""
+    if not isinstance(outcome, Finding) or outcome.numeric is None:
+        return outcome
+    return Unjudged() if not values or _is_saturated(outcome, scale) else outcome
 
 
 def _is_saturated(finding: Finding, scale: float) -> bool:
