@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gradwright.errors import GradwrightError as GradwrightError
 
 if TYPE_CHECKING:
+    from gradwright.authoring.decorator import custom_gradient as custom_gradient
     from gradwright.checking.report import Report as Report
     from gradwright.checking.run import check as check
     from gradwright.checking.samples import Sample as Sample
@@ -27,9 +28,10 @@ _LAZY = {
     "check": "gradwright.checking.run",
     "Report": "gradwright.checking.report",
     "Sample": "gradwright.checking.samples",
+    "custom_gradient": "gradwright.authoring.decorator",
 }
 
-__all__ = ["GradwrightError", "Report", "Sample", "__version__", "check"]
+__all__ = ["GradwrightError", "Report", "Sample", "__version__", "check", "custom_gradient"]
 
 
 def __getattr__(name: str) -> Any:

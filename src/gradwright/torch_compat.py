@@ -6,8 +6,8 @@ Nothing else in the package may touch a name of torch that starts with an unders
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from gradwright.errors import missing_torch
@@ -20,6 +20,7 @@ except ModuleNotFoundError as error:
         raise missing_torch() from None
     raise
 
+from torch.autograd import forward_ad
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 CustomOpDef: Any
@@ -37,6 +38,84 @@ try:
     OperatorTypes = (OpOverload, OpOverloadPacket)
 except ImportError:  # pragma: no cover - depends on the torch version
     OperatorTypes = ()
+
+transforms_active: Callable[[], bool]
+"""Tell whether a transform of ``torch.func`` (grad, vmap, jvp, ...) is running; without the probe: always."""
+try:
+    from torch._C import _are_functorch_transforms_active as transforms_active
+except ImportError:  # pragma: no cover - depends on the torch version
+
+    def transforms_active() -> bool:
+        """Tell whether a transform is running; not known in this version, so perhaps."""
+        return True
+
+
+unwrap_dead: Callable[[Any], Any]
+"""Take off a tensor what a transform that has ended left around it, as every operation of torch does."""
+try:
+    from torch._C._functorch import unwrap_if_dead as unwrap_dead
+except ImportError:  # pragma: no cover - depends on the torch version
+
+    def unwrap_dead(tensor: Any) -> Any:
+        """Return the tensor as it is."""
+        return tensor
+
+
+any_autocast: Callable[[], bool]
+"""Tell whether autocast is on for some device; without the probe: perhaps, so look closer."""
+try:
+    from torch._C import _is_any_autocast_enabled as any_autocast
+except ImportError:  # pragma: no cover - depends on the torch version
+
+    def any_autocast() -> bool:
+        """Tell whether autocast is on; not known in this version, so perhaps."""
+        return True
+
+
+if hasattr(forward_ad, "_current_level"):
+
+    def forward_mode_on() -> bool:
+        """Tell whether a level of forward mode is open, so that tensors may carry tangents."""
+        return forward_ad._current_level >= 0
+
+else:  # pragma: no cover - depends on the torch version
+
+    def forward_mode_on() -> bool:
+        """Tell whether a level of forward mode is open; not known in this version, so perhaps."""
+        return True
+
+
+def forward_mode_enabled() -> AbstractContextManager[Any]:
+    """Return a context in which operations pass tangents on, also inside the ``jvp`` of a Function."""
+    enabled = getattr(forward_ad, "_set_fwd_grad_enabled", None)
+    return nullcontext() if enabled is None else enabled(True)
+
+
+def primal(tensor: Any) -> Any:
+    """Return a tensor without its tangent; inside a vmap as well, for which ``unpack_dual`` has no batching rule."""
+    try:
+        from torch._C import _functorch
+    except ImportError:  # pragma: no cover - depends on the torch version
+        return forward_ad.unpack_dual(tensor).primal
+    if not _functorch.is_batchedtensor(tensor):
+        return forward_ad.unpack_dual(tensor).primal
+    inner = primal(_functorch.get_unwrapped(tensor))
+    return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
+
+
+def direct_apply(function: type[Function]) -> Callable[..., Any]:
+    """Return ``function.apply`` without what PyTorch does in Python around it: binding and the look for transforms.
+
+    To be called only with positional arguments and while no transform is active.
+    """
+    return super(Function, function).apply  # type: ignore[misc, no-any-return]
+
+
+def graph_break(message: str) -> None:
+    """Stop tracing here: with ``fullgraph=True`` torch.compile raises and shows ``message``."""
+    import torch._dynamo as dynamo  # here, because importing it takes seconds; while tracing it is there already
+
+    dynamo.graph_break(msg=message)
 
 
 def has_setup_context(function: type[Function]) -> bool:
@@ -82,6 +161,11 @@ def leaf_paths(value: Any) -> list[str]:
     """Return how each leaf of ``value`` is reached from it, for example ``['weight'][0]``, in the order of flatten."""
     paths, _ = tree_flatten_with_path(value)
     return [keystr(path) for path, _ in paths]
+
+
+def fields_of_tuple(value: Any) -> tuple[str, ...] | None:
+    """Return the names in a named tuple (Python documents ``_fields``), or None for anything else."""
+    return tuple(value._fields) if isinstance(value, tuple) and hasattr(value, "_fields") else None
 
 
 def node_function(node: Any) -> type[Function] | None:
