@@ -35,7 +35,9 @@ def replay(state: State | None, beside: Tensor | None = None) -> AbstractContext
         state = None if beside is None else state_of([beside])
         return nullcontext() if state is None or not state[1] else torch.autocast(state[0], enabled=False)
     kind, enabled, dtype = state
-    if (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) == (enabled, dtype):
+    # torch.compile traces the backward where the forward stands, and runs it elsewhere: there, the context must be said.
+    same = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) == (enabled, dtype)
+    if same and not torch.compiler.is_compiling():
         return nullcontext()
     return torch.autocast(kind, enabled=enabled, dtype=dtype)
 

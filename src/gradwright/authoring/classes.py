@@ -12,20 +12,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.authoring import autocast, trees
 from gradwright.authoring.definition import Definition, State
+from gradwright.authoring.derive import differentiable, zeros
 from gradwright.errors import ArgumentError, RuleError
 
 
 @dataclass
 class Call:
-    """The arguments of one call without their tensors."""
+    """The arguments of one call without their tensors.
 
+    It also carries what is known of the function: torch.compile cannot follow an object in a closure.
+    """
+
+    definition: Definition
+    asks: frozenset[str]
+    """Everything that must be saved."""
+    forward_mode: bool
+    """True when there may be tangents or a transform."""
     structures: tuple[trees.Structure, ...]
     """One for each argument."""
     owners: tuple[int, ...]
@@ -46,7 +54,7 @@ class Result:
     """Under which the backward runs."""
 
 
-def apply(definition: Definition, function: type[Function], values: Sequence[Any]) -> Any:
+def apply(definition: Definition, function: type[Function], values: Sequence[Any], *, forward_mode: bool) -> Any:
     """Call ``function``, one of the classes that :func:`function_class` makes, on the values of all arguments."""
     leaves: list[Tensor] = []
     structures, owners = [], []
@@ -56,7 +64,9 @@ def apply(definition: Definition, function: type[Function], values: Sequence[Any
         owners += [i] * (len(leaves) - before)
     if not leaves:
         return definition.run(dict(zip(definition.names, values)))[0]
-    outputs = function.apply(Call(tuple(structures), tuple(owners)), *leaves)
+    asks = definition.asks(forward_mode=forward_mode)
+    call = Call(definition, asks, forward_mode, tuple(structures), tuple(owners))
+    outputs = function.apply(call, *leaves)
     result = outputs[-1]
     return trees.rebuild(result.structure, iter(outputs[: result.number]))
 
@@ -86,16 +96,15 @@ def function_class(definition: Definition, *, forward_mode: bool) -> type[Functi
 
     There are two because torch.compile refuses a class that has a ``jvp``.
     """
-    asks = definition.asks(forward_mode=forward_mode)
     body: dict[str, Any] = {
-        "forward": staticmethod(_forward(definition, copies=forward_mode, aliases="out" in asks)),
-        "setup_context": staticmethod(_setup_context(definition, asks, forward_mode)),
-        "backward": staticmethod(_backward(definition, asks)),
+        "forward": staticmethod(_forward),
+        "setup_context": staticmethod(_setup_context),
+        "backward": staticmethod(_backward),
         "__module__": definition.function.__module__,
         "__doc__": definition.function.__doc__,
     }
     if forward_mode:
-        body["jvp"] = staticmethod(_jvp(definition, asks))
+        body["jvp"] = staticmethod(_jvp)
     if "vmap" in definition.rules:
         body["vmap"] = staticmethod(_vmap(definition))
     elif definition.options.vmap == "derive":
@@ -105,97 +114,73 @@ def function_class(definition: Definition, *, forward_mode: bool) -> type[Functi
     return type(definition.name, (Function,), body)
 
 
-def _forward(definition: Definition, *, copies: bool, aliases: bool) -> Callable[..., Any]:
-    def forward(call: Call, *leaves: Tensor) -> Any:
-        context, cast, state = autocast.enter(definition.options.autocast, leaves)
-        left = iter(cast)
-        values = [trees.rebuild(structure, left) for structure in call.structures]
-        with context:
-            out, residuals = definition.run(dict(zip(definition.names, values)))
-        out_leaves: list[Tensor] = []
-        structure = trees.flatten(out, out_leaves)
-        _refuse_callables(definition, out)
-        kept: list[Tensor] = []
-        residual_structure = trees.flatten(residuals, kept)
-        hidden: list[Tensor] = []
-        sources = []
-        for tensor in kept:
-            source = _place("argument", tensor, leaves) or _place("output", tensor, out_leaves)
-            source = source or _place("own", tensor, hidden)
-            if source is None:
-                source = ("own", len(hidden))
-                hidden.append(tensor)
-            sources.append(source)
-        returned = trees.distinct(out_leaves, leaves, copies=copies, aliases=aliases)
-        return (*returned, *hidden, Result(structure, len(out_leaves), residual_structure, tuple(sources), state))
-
-    return forward
+def _forward(call: Call, *leaves: Tensor) -> Any:
+    definition = call.definition
+    context, cast, state = autocast.enter(definition.options.autocast, leaves)
+    left = iter(cast)
+    values = [trees.rebuild(structure, left) for structure in call.structures]
+    with context:
+        out, residuals = definition.run(dict(zip(definition.names, values)))
+    out_leaves: list[Tensor] = []
+    structure = trees.flatten(out, out_leaves)
+    _refuse_callables(definition, out)
+    kept: list[Tensor] = []
+    residual_structure = trees.flatten(residuals, kept)
+    hidden: list[Tensor] = []
+    sources = []
+    for tensor in kept:
+        source = _place("argument", tensor, leaves) or _place("output", tensor, out_leaves)
+        source = source or _place("own", tensor, hidden)
+        if source is None:
+            source = ("own", len(hidden))
+            hidden.append(tensor)
+        sources.append(source)
+    returned = trees.distinct(out_leaves, leaves, copies=call.forward_mode, aliases="out" in call.asks)
+    return (*returned, *hidden, Result(structure, len(out_leaves), residual_structure, tuple(sources), state))
 
 
-def _setup_context(definition: Definition, asks: frozenset[str], forward_mode: bool) -> Callable[..., Any]:
-    wanted = [name in asks for name in definition.names]
-    refusing = [i for i, name in enumerate(definition.names) if name in definition.options.nondiff]
-    own_zeros = definition.options.symbolic_zeros or "fwd" in definition.rules
-
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        call, *leaves = inputs
-        result = output[-1]
-        outs, hidden = output[: result.number], output[result.number : -1]
-        for i in refusing:
-            if any(ctx.needs_input_grad[1 + k] for k, owner in enumerate(call.owners) if owner == i):
-                raise RuleError(definition.nondiff_message(i))
-        saved = [leaf for leaf, owner in zip(leaves, call.owners) if wanted[owner]]
-        if "out" in asks:
-            saved += outs
-        if "residuals" in asks:
-            pools = {"argument": leaves, "output": outs, "own": hidden}
-            saved += [pools[kind][i] for kind, i in result.sources]
-        ctx.save_for_backward(*saved)
-        if forward_mode:
-            ctx.save_for_forward(*saved)
-        if own_zeros:
-            ctx.set_materialize_grads(False)
-        ctx.call, ctx.result = call, result
-        ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
-        ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in outs]
-        ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in hidden]
-
-    return setup_context
+def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    call, *leaves = inputs
+    definition, asks, result = call.definition, call.asks, output[-1]
+    outs, hidden = output[: result.number], output[result.number : -1]
+    _refuse_nondiff(call, ctx.needs_input_grad[1:])
+    saved = [leaf for leaf, owner in zip(leaves, call.owners) if definition.names[owner] in asks]
+    if "out" in asks:
+        saved += outs
+    if "residuals" in asks:
+        pools = {"argument": leaves, "output": outs, "own": hidden}
+        saved += [pools[kind][i] for kind, i in result.sources]
+    ctx.save_for_backward(*saved)
+    if call.forward_mode:
+        ctx.save_for_forward(*saved)
+    if definition.options.symbolic_zeros or "fwd" in definition.rules:
+        ctx.set_materialize_grads(False)
+    ctx.call, ctx.result = call, result
+    ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
+    ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in outs]
+    ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in hidden]
 
 
-def _backward(definition: Definition, asks: frozenset[str]) -> Callable[..., Any]:
-    def backward(ctx: Any, *grads: Any) -> Any:
-        cotangents = list(grads[: ctx.result.number])
-        if all(g is None for g in cotangents):
-            return (None,) * (1 + len(ctx.metas))
-        state = _state(definition, asks, ctx, ctx.saved_tensors)
-        with autocast.replay(ctx.result.autocast):
-            found = definition.pull(state, cotangents, ctx.needs_input_grad[1:])
-        return (None, *found)
-
-    return backward
+def _backward(ctx: Any, *grads: Any) -> Any:
+    cotangents = list(grads[: ctx.result.number])
+    if all(g is None for g in cotangents):
+        return (None,) * (1 + len(ctx.metas))
+    state = _state(ctx, ctx.saved_tensors)
+    with autocast.replay(ctx.result.autocast):
+        found = ctx.call.definition.pull(state, cotangents, ctx.needs_input_grad[1:])
+    return (None, *found)
 
 
-def _jvp(definition: Definition, asks: frozenset[str]) -> Callable[..., Any]:
-    refusing = [i for i, name in enumerate(definition.names) if name in definition.options.nondiff]
-
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        for i in refusing:
-            if any(tangents[1 + k] is not None for k, owner in enumerate(ctx.call.owners) if owner == i):
-                raise RuleError(definition.nondiff_message(i))
-        # PyTorch switches forward mode off in here, so that an outer level of it would see a constant, and
-        # nested forward mode would give 0 (pytorch/pytorch#197867).
-        with torch_compat.forward_mode_enabled(), autocast.replay(ctx.result.autocast):
-            saved = [torch_compat.primal(tensor) for tensor in ctx.saved_tensors]
-            found = definition.push(_state(definition, asks, ctx, saved), tangents[1:])
-            # A residual has no tangent that anybody knows. A zero is given so that the seal sees it move.
-            hidden = [
-                torch.zeros(shape, dtype=dtype, device=device) if dtype.is_floating_point or dtype.is_complex else None
-                for shape, dtype, device in ctx.hidden_metas
-            ]
-        return (*found, *hidden, None)
-
-    return jvp
+def _jvp(ctx: Any, *tangents: Any) -> Any:
+    _refuse_nondiff(ctx.call, [tangent is not None for tangent in tangents[1:]])
+    # PyTorch switches forward mode off in here, so that an outer level of it would see a constant, and
+    # nested forward mode would give 0 (pytorch/pytorch#197867).
+    with torch_compat.forward_mode_enabled(), autocast.replay(ctx.result.autocast):
+        saved = [torch_compat.primal(tensor) for tensor in ctx.saved_tensors]
+        found = ctx.call.definition.push(_state(ctx, saved), tangents[1:])
+        # A residual has no tangent that anybody knows. A zero is given so that the seal sees it move.
+        hidden = [zeros(meta) if differentiable(meta) else None for meta in ctx.hidden_metas]
+    return (*found, *hidden, None)
 
 
 def _vmap(definition: Definition) -> Callable[..., Any]:
@@ -221,7 +206,7 @@ def _vmap(definition: Definition) -> Callable[..., Any]:
                 f"{definition.name}: the rule {rule.function.__name__!r} returned {len(flat_dims)} batch dimensions "
                 f"for {len(outs)} tensors; expected one for each, None for those that are not batched."
             )
-        result = Result(structure, len(outs), trees.Static(None), ())
+        result = Result(structure, len(outs), trees.NOTHING, ())
         return (*outs, result), (*flat_dims, None)
 
     return vmap
@@ -237,17 +222,26 @@ def _no_vmap(definition: Definition) -> Callable[..., Any]:
     return vmap
 
 
-def _state(definition: Definition, asks: frozenset[str], ctx: Any, saved: Sequence[Any]) -> State:
+def _state(ctx: Any, saved: Sequence[Any]) -> State:
     left = iter(saved)
+    call, result = ctx.call, ctx.result
     values: dict[str, Any] = {}
-    for name, structure in zip(definition.names, ctx.call.structures):
-        if name in asks:
+    for name, structure in zip(call.definition.names, call.structures):
+        if name in call.asks:
             values[name] = trees.rebuild(structure, left)
-    if "out" in asks:
-        values["out"] = trees.rebuild(ctx.result.structure, left)
-    if "residuals" in asks:
-        values["residuals"] = trees.rebuild(ctx.result.residuals, left)
-    return State(ctx.call.structures, ctx.metas, ctx.result.structure, ctx.out_metas, values, saved)
+    if "out" in call.asks:
+        values["out"] = trees.rebuild(result.structure, left)
+    if "residuals" in call.asks:
+        values["residuals"] = trees.rebuild(result.residuals, left)
+    return State(call.structures, ctx.metas, result.structure, ctx.out_metas, values, saved)
+
+
+def _refuse_nondiff(call: Call, moving: Sequence[bool]) -> None:
+    refusing = call.definition.options.nondiff
+    if refusing:
+        for owner, moves in zip(call.owners, moving):
+            if moves and call.definition.names[owner] in refusing:
+                raise RuleError(call.definition.nondiff_message(owner))
 
 
 def _place(kind: str, tensor: Tensor, among: Sequence[Tensor]) -> tuple[str, int] | None:

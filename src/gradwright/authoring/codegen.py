@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
-from gradwright.authoring import autocast, trees
+from gradwright.authoring import autocast, returns, trees
 from gradwright.authoring.definition import Definition
 from gradwright.authoring.rules import Argument, Rule
 from gradwright.errors import RuleError
@@ -239,16 +239,23 @@ def _unsure(definition: Definition) -> bool:
 # -------------------------------------------------------------------- what the source calls when something is unusual
 
 
+# torch.compile follows functions in a closure, and constants, but no objects. So these hold names only.
+
+
 def _collector(definition: Definition) -> Callable[..., Any]:
+    name, names, candidates = definition.name, definition.names, definition.candidates
+    rule = definition.rules["vjp"].function.__name__
+
     def collect(result: Any, tensors: Sequence[bool]) -> tuple[Tensor | None, ...]:
-        structures: list[trees.Structure] = [trees.LEAF if is_tensor else trees.Static(None) for is_tensor in tensors]
-        left = iter(definition.collect(result, structures))
+        structures: list[trees.Structure] = [trees.LEAF if is_tensor else trees.NOTHING for is_tensor in tensors]
+        left = iter(returns.collect(name, rule, names, candidates, result, structures))
         return tuple([next(left) if is_tensor else None for is_tensor in tensors])
 
     return collect
 
 
 def _output_check(definition: Definition, outputs: int | None) -> Callable[..., Any]:
+    name = definition.name
     expected = "one tensor" if outputs is None else f"a tuple of {outputs} tensors"
     aliases = "out" in definition.rules["vjp"].asks
 
@@ -257,16 +264,18 @@ def _output_check(definition: Definition, outputs: int | None) -> Callable[..., 
         if is_tuple and all(isinstance(t, Tensor) for t in output):
             return tuple(trees.distinct(output, arguments, copies=False, aliases=aliases))
         raise RuleError(
-            f"{definition.name}: it returned a {type(output).__name__}; expected {expected}, as its annotation or its "
-            "first call said; annotate what it can return (`-> dict[str, Tensor]`, `-> tuple[Tensor, ...]`, `-> Any`)."
+            f"{name}: it returned a {type(output).__name__}; expected {expected}, as its annotation or its first call "
+            "said; annotate what it can return (`-> dict[str, Tensor]`, `-> tuple[Tensor, ...]`, `-> Any`)."
         )
 
     return check_output
 
 
 def _refusal(definition: Definition) -> Callable[[int], None]:
+    messages = [definition.nondiff_message(i) for i in range(len(definition.names))]
+
     def refuse(position: int) -> None:
-        raise RuleError(definition.nondiff_message(position))
+        raise RuleError(messages[position])
 
     return refuse
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import typing
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -193,12 +195,18 @@ class _Dispatch:
                 "the transform instead, or leave fullgraph=True away, or use gw.surrogate if it is a surrogate."
             )
             return self.general(*values)
+        if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
+            warnings.warn(
+                f"{self.definition.name}: torch.export keeps its values but not its gradient rule: an exported module "
+                "that is trained would use the derivative of its operations instead; export for inference only.",
+                stacklevel=3,
+            )
         self._require_rules()
         classes.check_values(self.definition, values)
         if self.plain is not None and all(isinstance(v, (Tensor, *trees.PLAIN)) for v in values):
             return self.plain.apply(*values)
         assert self.reverse is not None
-        return classes.apply(self.definition, self.reverse, values)
+        return classes.apply(self.definition, self.reverse, values, forward_mode=False)
 
     def general(self, *values: Any) -> Any:
         """Run a call of any kind."""
@@ -207,10 +215,10 @@ class _Dispatch:
         if torch_compat.transforms_active() or torch_compat.forward_mode_on():
             if self.every is None:
                 self.every = classes.function_class(self.definition, forward_mode=True)
-            return classes.apply(self.definition, self.every, values)
+            return classes.apply(self.definition, self.every, values, forward_mode=True)
         assert self.reverse is not None
         if self.seen:
-            return classes.apply(self.definition, self.reverse, values)
+            return classes.apply(self.definition, self.reverse, values, forward_mode=False)
         return self._first(values)
 
     def _first(self, values: Sequence[Any]) -> Any:
@@ -220,7 +228,7 @@ class _Dispatch:
         for value in values:
             trees.flatten(value, tensors)
         versions = [_version(tensor) for tensor in tensors]
-        out = classes.apply(self.definition, self.reverse, values)
+        out = classes.apply(self.definition, self.reverse, values, forward_mode=False)
         self.seen = True
         if versions != [_version(tensor) for tensor in tensors]:
             self.seen = False

@@ -17,6 +17,7 @@ from torch import Tensor
 from gradwright import torch_compat
 from gradwright.authoring import autocast, trees
 from gradwright.authoring.derive import Meta, NotLinearError, differentiable, transpose, zeros
+from gradwright.authoring.returns import collect, expand, fit
 from gradwright.authoring.rules import Argument, Rule, RuleKind
 from gradwright.authoring.seal import may_be_differentiated, seal
 from gradwright.errors import DefinitionError, RuleError, did_you_mean, unknown_choice
@@ -188,59 +189,12 @@ class Definition:
         values = state.values
         if "needs" in rule.asks:
             values = {**values, "needs": self._by_argument(state.structures, needed)}
-        grads = self.collect(rule.call((cotangent,), values), state.structures)
+        result = rule.call((cotangent,), values)
+        grads = collect(self.name, rule.function.__name__, self.names, self.candidates, result, state.structures)
         return [
-            _fit(grad, meta, self._grad_message(state.structures, i)) if need and grad is not None else None
+            fit(grad, meta, self._grad_message(state.structures, i)) if need and grad is not None else None
             for i, (grad, meta, need) in enumerate(zip(grads, state.metas, needed))
         ]
-
-    def collect(self, result: Any, structures: Sequence[trees.Structure]) -> list[Tensor | None]:
-        """Return what a VJP rule returned as one gradient for each tensor among the arguments.
-
-        Raises:
-            RuleError: it has another form than a tensor, a tuple or a dict of gradients.
-        """
-        rule = self.rules["vjp"].function.__name__
-        holding = [i for i, structure in enumerate(structures) if trees.count(structure)]
-        by_place: dict[int, Any] = {}
-        if result is None:
-            pass
-        elif isinstance(result, dict):
-            for name, grad in result.items():
-                if name not in self.names:
-                    raise RuleError(
-                        f"{self.name}: the rule {rule!r} returned a gradient for {name!r}; expected names among "
-                        f"{', '.join(self._candidate_names())}; correct the name."
-                        f"{did_you_mean(str(name), self.names)}"
-                    )
-                by_place[self.names.index(name)] = grad
-        elif isinstance(result, tuple):
-            places = next((p for p in (self.candidates, holding) if len(p) == len(result)), None)
-            if places is None:
-                raise RuleError(
-                    f"{self.name}: the rule {rule!r} returned {len(result)} gradients for {len(self.candidates)} "
-                    f"arguments ({', '.join(self._candidate_names())}); expected one for each, None for zero; or "
-                    "return a dict by argument name."
-                )
-            by_place = dict(zip(places, result))
-        elif len(self.candidates) == 1 or len(holding) == 1:
-            by_place[self.candidates[0] if len(self.candidates) == 1 else holding[0]] = result
-        elif isinstance(result, Tensor):
-            raise RuleError(
-                f"{self.name}: the rule {rule!r} returned one tensor, but {len(holding)} arguments are tensors "
-                f"({', '.join(self.names[i] for i in holding)}); expected a dict by argument name; write "
-                f"`return {{{self.names[holding[0]]!r}: ...}}`."
-            )
-        else:
-            raise RuleError(
-                f"{self.name}: the rule {rule!r} returned a {type(result).__name__}; expected a tensor, a tuple in the "
-                "order of the arguments, a dict by argument name, or None."
-            )
-        grads: list[Tensor | None] = []
-        for i, structure in enumerate(structures):
-            where = f"{self.name}: the rule {rule!r} returned for {self.names[i]!r}"
-            trees.match(structure, by_place.get(i), where, grads)
-        return grads
 
     # ---------------------------------------------------------------- forward mode
 
@@ -278,7 +232,7 @@ class Definition:
             result = None
         trees.match(state.out_structure, result, where, found)
         return [
-            None if t is None or not differentiable(m) else _expand(t, m, where) for t, m in zip(found, state.out_metas)
+            None if t is None or not differentiable(m) else expand(t, m, where) for t, m in zip(found, state.out_metas)
         ]
 
     # ---------------------------------------------------------------- both
@@ -314,9 +268,6 @@ class Definition:
         rule = self.rules["vjp"].function.__name__
         return f"{self.name}: the rule {rule!r} returned for {owners[leaf]!r}"
 
-    def _candidate_names(self) -> list[str]:
-        return [self.names[i] for i in self.candidates]
-
     def _once(self) -> str:
         why = "keeps residuals in .fwd" if "fwd" in self.rules else f"is declared {self.double_backward!r}"
         return (
@@ -324,33 +275,3 @@ class Definition:
             "derivatives are right; expected one differentiation; write the rule in terms of arguments and out, with "
             "double_backward='auto', to allow more."
         )
-
-
-def _fit(grad: Tensor, meta: Meta, where: str) -> Tensor | None:
-    """Return a gradient in the shape and dtype of its argument; broadcast dimensions are summed, as autograd does."""
-    shape, dtype, _ = meta
-    if not differentiable(meta):
-        return None
-    if grad.shape != shape:
-        try:
-            grad = grad.sum_to_size(shape)
-        except RuntimeError:
-            raise RuleError(
-                f"{where} a gradient of shape {tuple(grad.shape)}; expected {tuple(shape)}, the shape of the argument."
-            ) from None
-    if grad.is_complex() and not dtype.is_complex:
-        grad = grad.real
-    return grad if grad.dtype == dtype else grad.to(dtype)
-
-
-def _expand(tangent: Tensor, meta: Meta, where: str) -> Tensor:
-    """Return a tangent in the shape and dtype of its output."""
-    shape, dtype, _ = meta
-    if tangent.shape != shape:
-        try:
-            tangent = tangent.expand(shape)
-        except RuntimeError:
-            raise RuleError(
-                f"{where} a tangent of shape {tuple(tangent.shape)}; expected {tuple(shape)}, the shape of the output."
-            ) from None
-    return tangent if tangent.dtype == dtype else tangent.to(dtype)

@@ -48,6 +48,7 @@ class Node:
 Structure: TypeAlias = Leaf | Static | Node
 
 LEAF = Leaf()
+NOTHING = Static(None)
 
 
 def flatten(value: Any, leaves: list[Tensor]) -> Structure:
