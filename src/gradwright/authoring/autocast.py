@@ -35,7 +35,7 @@ def replay(state: State | None, beside: Tensor | None = None) -> AbstractContext
         state = None if beside is None else state_of([beside])
         return nullcontext() if state is None or not state[1] else torch.autocast(state[0], enabled=False)
     kind, enabled, dtype = state
-    # torch.compile traces the backward where the forward stands, and runs it elsewhere: there, the context must be said.
+    # torch.compile traces the backward where the forward stands and runs it elsewhere, so there it must be said.
     same = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) == (enabled, dtype)
     if same and not torch.compiler.is_compiling():
         return nullcontext()

@@ -153,8 +153,8 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*saved)
     if call.forward_mode:
         ctx.save_for_forward(*saved)
-    if definition.options.symbolic_zeros or "fwd" in definition.rules:
-        ctx.set_materialize_grads(False)
+    # None stays None: a tangent that is zero is told from one that moves, and residuals need no zeros.
+    ctx.set_materialize_grads(False)
     ctx.call, ctx.result = call, result
     ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
     ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in outs]

@@ -122,10 +122,12 @@ def make_options(name: str, options: dict[str, Any]) -> Options:
     return Options(**options)
 
 
-def build(definition: Definition) -> Any:
+def build(definition: Definition, *rules: Rule) -> Any:
     """Return the function that users call, with ``.vjp``, ``.jvp``, ``.vmap`` and ``.fwd`` to attach rules."""
     definition.options.check(definition.name, definition.arguments)
     dispatch = _Dispatch(definition)
+    for rule in rules:
+        dispatch.add(rule)
     wrapper = functools.update_wrapper(dispatch.wrapper, definition.function)
     attributes = {kind: functools.partial(dispatch.attach, kind) for kind in ("vjp", "jvp", "vmap", "fwd")}
     wrapper.__dict__.update(attributes, __custom_gradient__=definition)
@@ -149,11 +151,13 @@ class _Dispatch:
         """True once a call has shown what the function returns."""
 
     def attach(self, kind: RuleKind, rule: V) -> V:
-        definition = self.definition
-        definition.rules[kind] = read_rule(definition.name, kind, rule, definition.arguments)
+        self.add(read_rule(self.definition.name, kind, rule, self.definition.arguments))
+        return rule
+
+    def add(self, rule: Rule) -> None:
+        self.definition.rules[rule.kind] = rule
         self._check_rules()
         self._make_classes()
-        return rule
 
     def _check_rules(self) -> None:
         definition = self.definition

@@ -24,12 +24,18 @@ from gradwright.errors import DefinitionError, did_you_mean
 ArgumentKind: TypeAlias = Literal["tensor", "optional", "static", "tree", "unknown"]
 """``optional`` is a tensor or None; ``static`` never has a gradient; ``unknown`` is looked at on each call."""
 
-RuleKind: TypeAlias = Literal["vjp", "jvp", "vmap", "fwd"]
+RuleKind: TypeAlias = Literal["vjp", "jvp", "vmap", "fwd", "derivative"]
 
 RESERVED = ("out", "needs", "residuals")
 """What a rule may ask for besides arguments."""
 
-LEADING: dict[RuleKind, tuple[str, ...]] = {"vjp": ("g",), "jvp": ("t",), "vmap": ("info", "in_dims"), "fwd": ()}
+LEADING: dict[RuleKind, tuple[str, ...]] = {
+    "vjp": ("g",),
+    "jvp": ("t",),
+    "vmap": ("info", "in_dims"),
+    "fwd": (),
+    "derivative": (),
+}
 """What a rule receives by position, before what it asks for by name; it may call these as it likes."""
 
 MEANING = {
@@ -44,6 +50,7 @@ ASKABLE: dict[RuleKind, tuple[str, ...]] = {
     "jvp": ("out", "residuals"),
     "vmap": (),
     "fwd": (),
+    "derivative": ("out",),
 }
 
 _STATIC_TYPES = (
