@@ -49,6 +49,11 @@ class CustomGradient(Protocol[P, R_co]):
         """Attach a forward that keeps something for the backward, ``rule(...) -> (out, residuals)``."""
 
 
+def has_custom_gradient(value: Any) -> bool:
+    """Tell whether a value is a function with a hand-written gradient, as the decorators of gradwright make them."""
+    return callable(value) and getattr(value, "__custom_gradient__", None) is not None
+
+
 LEVELS: tuple[Level, ...] = ("quick", "standard", "full")
 VERDICTS: tuple[Verdict, ...] = ("fail", "suspect", "unresolved", "unsupported", "skipped", "pass")
 """All verdicts, gravest first."""

@@ -182,6 +182,7 @@ def two(x: Tensor, w: Tensor) -> Tensor:
         (lambda g: g, "returned one tensor, but 2 arguments are tensors (x, w); expected a dict by argument name"),
         (lambda g: 3.0, "returned a float; expected a tensor, a tuple in the order of the arguments, a dict"),
         (lambda g: (g, 3.0), "returned for 'w' a float; expected a tensor, or None for zero."),
+        (lambda g: {"w": 3.0}, "returned for 'w' a float; expected a tensor, or None for zero."),
     ],
 )
 def test_what_a_rule_returns_is_explained(result: Any, text: str, warm: bool) -> None:
@@ -199,8 +200,10 @@ def test_what_a_rule_returns_is_explained(result: Any, text: str, warm: bool) ->
 def test_a_gradient_of_another_shape_is_named() -> None:
     function = gw.custom_gradient(two)
     function.vjp(lambda g, w: {"x": g.sum().expand(5)})
-    with pytest.raises(RuleError, match=re.escape("for 'x' a gradient of shape (5,); expected (2,), the shape of the")):
-        function(leaf(2), leaf(2)).sum().backward()
+    for _ in range(2):
+        text = re.escape("for 'x' a gradient of shape (5,); expected (2,), the shape of the argument.")
+        with pytest.raises(RuleError, match=text):
+            function(leaf(2), leaf(2)).sum().backward()
 
 
 def test_a_tangent_of_another_shape_is_named() -> None:

@@ -114,6 +114,7 @@ def test_a_rule_that_cannot_work_is_refused(kind: str, rule: Any, text: str) -> 
 def out_taken(out: Tensor) -> Tensor: ...  # type: ignore[empty-body]
 def many(*xs: Tensor) -> Tensor: ...  # type: ignore[empty-body]
 def keywords(**named: Tensor) -> Tensor: ...  # type: ignore[empty-body]
+def no_tensor(self, k: float = 1.0) -> Tensor: ...  # type: ignore[empty-body, no-untyped-def]
 def array_as_static(x: Tensor, k: float = torch.ones(())) -> Tensor: ...  # type: ignore[assignment, empty-body]
 
 
@@ -127,6 +128,7 @@ def array_as_static(x: Tensor, k: float = torch.ones(())) -> Tensor: ...  # type
             array_as_static,
             "array_as_static: the default of 'k' is a tensor, but its annotation says that it never has a",
         ),
+        (no_tensor, "no_tensor: none of its arguments (self, k) can have a gradient by their annotations; expected a"),
         (torch.exp, "exp: Python does not know the signature of this function; expected named arguments; write a"),
         (staticmethod(f), "custom_gradient: got a staticmethod; expected a function; write @staticmethod above"),
         (torch.autograd.Function, "for a torch.autograd.Function class attach rules to a function"),

@@ -86,6 +86,7 @@ def plain_class(definition: Definition, outputs: int | None) -> type[Function]:
         "gw_fn": definition.function,
         "gw_rule": rule.function,
         "gw_collect": _collector(definition),
+        "gw_summed": _summer(definition),
         "gw_check_output": _output_check(definition, outputs),
         "gw_refuse": _refusal(definition),
         "gw_names": frozenset(definition.names),
@@ -177,9 +178,8 @@ def _setup_source(definition: Definition, rule: Rule, saved: Sequence[Argument],
         keep.append("gw_output" if outputs is None else "*gw_output")
     if keep:
         lines.append(f"    ctx.save_for_backward({', '.join(keep)})")
-    if _unsure(definition):
-        flags = ", ".join(f"isinstance({where[a.name]}, gw_Tensor)" for a in definition.arguments)
-        lines.append(f"    ctx.gw_tensors = ({flags},)")
+    shapes = [_shape_of(a, where[a.name]) for a in definition.arguments]
+    lines.append(f"    ctx.gw_shapes = ({', '.join(shapes)},)")
     lines.append("    ctx.gw_autocast = gw_state_of(gw_inputs) if gw_any_autocast() else None")
     return lines
 
@@ -214,26 +214,31 @@ def _backward_source(definition: Definition, rule: Rule, saved: Sequence[Argumen
         f"        with gw_replay(ctx.gw_autocast, {first}):",
         f"            {call}",
     ]
-    tensors = "ctx.gw_tensors" if _unsure(definition) else repr(tuple(a.kind == "tensor" for a in definition.arguments))
-    if not several:
-        lines += ["    if not isinstance(gw_grads, gw_Tensor):", f"        return gw_collect(gw_grads, {tensors})"]
-        mine = ["gw_grads" if i in definition.candidates else "None" for i in range(len(needs))]
-        return [*lines, f"    return {', '.join(mine)}"]
-    mine = [
-        f"gw_grads.get({n!r}) if {needs[i]} else None" if i in definition.candidates else "None"
-        for i, n in enumerate(definition.names)
-    ]
-    return [
-        *lines,
-        "    if type(gw_grads) is dict and gw_grads.keys() <= gw_names:",
-        f"        return {', '.join(mine)}",
-        f"    return gw_collect(gw_grads, {tensors})",
-    ]
+    lines.append("    gw_shapes = ctx.gw_shapes")
+    grads = [f"gw_grad_{i}" for i in range(len(needs))]
+    if several:
+        lines.append("    if type(gw_grads) is dict and gw_grads.keys() <= gw_names:")
+        for i in definition.candidates:
+            lines.append(f"        {grads[i]} = gw_grads.get({definition.names[i]!r}) if {needs[i]} else None")
+    else:
+        lines += ["    if isinstance(gw_grads, gw_Tensor):", f"        {grads[definition.candidates[0]]} = gw_grads"]
+    lines += ["    else:", f"        {', '.join(grads)}, = gw_collect(gw_grads, gw_shapes)"]
+    for i in definition.candidates:
+        lines += [
+            f"    if {grads[i]} is not None and not (",
+            f"        isinstance({grads[i]}, gw_Tensor) and {grads[i]}.shape == gw_shapes[{i}]",
+            "    ):",
+            f"        {grads[i]} = gw_summed({grads[i]}, gw_shapes[{i}], {i})",
+        ]
+    returned = [grad if i in definition.candidates else "None" for i, grad in enumerate(grads)]
+    return [*lines, f"    return {', '.join(returned)}"]
 
 
-def _unsure(definition: Definition) -> bool:
-    """Tell whether only the call shows which arguments are tensors."""
-    return any(a.kind in ("optional", "unknown") for a in definition.arguments)
+def _shape_of(a: Argument, value: str) -> str:
+    """Return the expression for the shape of an argument, None for what is no tensor."""
+    if a.kind == "tensor":
+        return f"{value}.shape"
+    return "None" if a.kind == "static" else f"{value}.shape if isinstance({value}, gw_Tensor) else None"
 
 
 # -------------------------------------------------------------------- what the source calls when something is unusual
@@ -246,12 +251,25 @@ def _collector(definition: Definition) -> Callable[..., Any]:
     name, names, candidates = definition.name, definition.names, definition.candidates
     rule = definition.rules["vjp"].function.__name__
 
-    def collect(result: Any, tensors: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    def collect(result: Any, shapes: Sequence[Any]) -> tuple[Tensor | None, ...]:
+        tensors = [shape is not None for shape in shapes]
         structures: list[trees.Structure] = [trees.LEAF if is_tensor else trees.NOTHING for is_tensor in tensors]
         left = iter(returns.collect(name, rule, names, candidates, result, structures))
         return tuple([next(left) if is_tensor else None for is_tensor in tensors])
 
     return collect
+
+
+def _summer(definition: Definition) -> Callable[..., Tensor]:
+    rule = definition.rules["vjp"].function.__name__
+    places = [f"{definition.name}: the rule {rule!r} returned for {name!r}" for name in definition.names]
+
+    def summed(grad: Any, shape: torch.Size, position: int) -> Tensor:
+        if not isinstance(grad, Tensor):
+            trees.match(trees.LEAF, grad, places[position], [])
+        return returns.summed(grad, shape, places[position])
+
+    return summed
 
 
 def _output_check(definition: Definition, outputs: int | None) -> Callable[..., Any]:

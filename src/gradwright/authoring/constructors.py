@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from torch import Tensor
@@ -46,7 +46,7 @@ def define(
             argument, which takes its name from the rule.
         vjp, jvp, fwd: rules; at least one of the first two.
         vmap: a rule for batching, or the option: ``"derive"`` or ``"none"``.
-        name: what it is called in messages; with it, the result can be pickled when the module has it under that name.
+        name: what it is called, in messages and for pickling; by default like ``function``.
 
     Example:
         >>> import torch, gradwright as gw
@@ -74,7 +74,7 @@ def define(
     decorated = build(Definition(title, function, arguments, options))
     for kind, rule in given.items():
         getattr(decorated, kind)(rule)
-    return _placed(decorated, title, name)  # type: ignore[no-any-return]
+    return _placed(decorated, title, arguments)  # type: ignore[no-any-return]
 
 
 def elementwise(
@@ -94,7 +94,7 @@ def elementwise(
         function: works element by element; arguments are broadcast against each other.
         derivative: asks by name for arguments and ``out``, and returns the derivative of each element; for several
             arguments that can have a gradient, a tuple in their order or a dict by name (None for zero).
-        name: what it is called in messages and for pickling.
+        name: what it is called, in messages and for pickling; by default like ``function``.
         double_backward: as for :func:`~gradwright.custom_gradient`.
 
     Example:
@@ -126,7 +126,7 @@ def elementwise(
 
     pull.__name__ = push.__name__ = own
     decorated = build(definition, Rule(pull, "vjp", asked.asks), Rule(push, "jvp", asked.asks))
-    return _placed(decorated, title, name)  # type: ignore[no-any-return]
+    return _placed(decorated, title, arguments)  # type: ignore[no-any-return]
 
 
 def surrogate(function: Callable[P, R], /, *, through: Callable[P, R], name: str | None = None) -> Callable[P, R]:
@@ -139,7 +139,7 @@ def surrogate(function: Callable[P, R], /, *, through: Callable[P, R], name: str
     Arguments:
         function: gives the values; it need not be differentiable.
         through: takes the same arguments and returns tensors of the same shapes.
-        name: what it is called in messages and for pickling.
+        name: what it is called, in messages and for pickling; by default like ``function``.
 
     Example:
         >>> import torch, gradwright as gw
@@ -169,11 +169,21 @@ def surrogate(function: Callable[P, R], /, *, through: Callable[P, R], name: str
         return out
 
     functools.update_wrapper(replaced, function)
-    replaced.__name__ = replaced.__qualname__ = title.rpartition(".")[2]
-    definition = Definition(title, function, (), Options(), surrogate=through)
-    vars(replaced)["__custom_gradient__"] = definition
-    placed: Callable[P, R] = _placed(replaced, title, name)
+    arguments = next(filter(None, map(_readable, (function, through))), ())
+    vars(replaced)["__custom_gradient__"] = Definition(title, function, arguments, Options(), surrogate=through)
+    placed: Callable[P, R] = _placed(replaced, title, arguments)
+    if not arguments:  # PyTorch's own functions say nothing of theirs
+        more = inspect.Parameter("more", inspect.Parameter.VAR_POSITIONAL)
+        first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        vars(placed)["__signature__"] = inspect.Signature([first, more])
     return placed
+
+
+def _readable(function: Callable[..., Any]) -> tuple[Argument, ...]:
+    try:
+        return read_arguments("", function)
+    except DefinitionError:
+        return ()
 
 
 def _name_of(function: Any) -> str:
@@ -193,16 +203,18 @@ def _arguments(name: str, function: Callable[..., Any], rule: Any, *, leading: i
     return read_arguments(name, function)
 
 
-def _placed(function: Any, title: str, name: str | None) -> Any:
-    """Say where a function is to be found for pickling: under ``name`` in the module that called gradwright."""
-    if name is not None:
-        frame = inspect.currentframe()
-        while frame is not None and frame.f_globals.get("__name__") == __name__:
-            frame = frame.f_back
-        function.__module__ = frame.f_globals.get("__name__", __name__) if frame is not None else __name__
-        function.__name__ = function.__qualname__ = title
+def _placed(function: Any, name: str, arguments: Sequence[Argument] = ()) -> Any:
+    """Say what a function is called and where it is to be found for pickling: in the module that called gradwright."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+    function.__module__ = frame.f_globals.get("__name__", __name__) if frame is not None else __name__
+    function.__name__ = function.__qualname__ = name.rpartition(".")[2]
     if not inspect.isfunction(inspect.unwrap(function)):
-        function.__doc__ = f"{title} of PyTorch, with a gradient of its own."  # its examples are about another function
+        function.__doc__ = f"{name} of PyTorch, with a gradient of its own."  # its examples are about another function
+        if arguments:
+            parameters = [inspect.Parameter(a.name, a.passed, default=a.default) for a in arguments]
+            function.__signature__ = inspect.Signature(parameters)
     return function
 
 

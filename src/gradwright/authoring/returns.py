@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gradwright.authoring import trees
@@ -77,15 +78,20 @@ def fit(grad: Tensor, meta: Meta, where: str) -> Tensor | None:
     if not differentiable(meta):
         return None
     if grad.shape != shape:
-        try:
-            grad = grad.sum_to_size(shape)
-        except RuntimeError:
-            raise RuleError(
-                f"{where} a gradient of shape {tuple(grad.shape)}; expected {tuple(shape)}, the shape of the argument."
-            ) from None
+        grad = summed(grad, shape, where)
     if grad.is_complex() and not dtype.is_complex:
         grad = grad.real
     return grad if grad.dtype == dtype else grad.to(dtype)
+
+
+def summed(grad: Tensor, shape: torch.Size, where: str) -> Tensor:
+    """Return a gradient in the shape of its argument, by summing the dimensions in which that was broadcast."""
+    try:
+        return grad.sum_to_size(shape)
+    except RuntimeError:
+        raise RuleError(
+            f"{where} a gradient of shape {tuple(grad.shape)}; expected {tuple(shape)}, the shape of the argument."
+        ) from None
 
 
 def expand(tangent: Tensor, meta: Meta, where: str) -> Tensor:

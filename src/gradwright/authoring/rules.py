@@ -155,6 +155,11 @@ def checked_arguments(name: str, arguments: Sequence[Argument]) -> tuple[Argumen
                 f"{name}: the default of {argument.name!r} is a tensor, but its annotation says that it never has a "
                 "gradient; expected `Tensor`; correct the annotation."
             )
+    if all(argument.kind == "static" for argument in arguments):
+        raise DefinitionError(
+            f"{name}: none of its arguments ({', '.join(a.name for a in arguments)}) can have a gradient by their "
+            "annotations; expected a tensor or a container of tensors; annotate it `Tensor`."
+        )
     return tuple(arguments)
 
 
