@@ -386,6 +386,21 @@ def test_an_optional_tensor_and_its_absence() -> None:
         assert torch.autograd.grad(linear(a, w.detach()).sum(), a)[0].shape == (4, 3)
 
 
+def test_a_symbolic_trace_keeps_the_rule() -> None:
+    graph = torch.fx.symbolic_trace(lambda t: scaled(t, flip=True) + unannotated(t))
+    assert "scaled(" in graph.code
+    t = leaf(2)
+    torch.testing.assert_close(torch.autograd.grad(graph(t).sum(), t)[0], -3 + 2 * t.detach())
+
+
+def test_inference_mode_and_no_grad() -> None:
+    function = made(lambda x: x * 2, lambda g: 2 * g)
+    for context in (torch.inference_mode, torch.no_grad):
+        with context():
+            for _ in range(2):
+                assert not function(x(2)).requires_grad
+
+
 # -------------------------------------------------------------------- second derivatives that are not allowed
 
 

@@ -214,6 +214,11 @@ class _Dispatch:
 
     def general(self, *values: Any) -> Any:
         """Run a call of any kind."""
+        tracing = [v for v in values if not isinstance(v, Tensor) and hasattr(v, "__torch_function__")]
+        if tracing:
+            # A stand-in for a tensor, as torch.fx has them: it gets the function as one operation, rule included.
+            positional, keyword = self.definition.arranged(values)
+            return torch.overrides.handle_torch_function(self.wrapper, tracing, *positional, **keyword)
         self._require_rules()
         classes.check_values(self.definition, values)
         if torch_compat.transforms_active() or torch_compat.forward_mode_on():

@@ -133,7 +133,8 @@ class Definition:
         """Run the forward and return output and residuals."""
         rule = self.rules.get("fwd")
         if rule is None:
-            return self.call_function(self.function, values), None
+            positional, keyword = self.arranged([values[name] for name in self.names])
+            return self.function(*positional, **keyword), None
         result = rule.call((), values)
         if not isinstance(result, tuple) or len(result) != 2:
             raise RuleError(
@@ -142,11 +143,10 @@ class Definition:
             )
         return result
 
-    def call_function(self, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-        """Call ``function`` with all arguments, each passed as its signature has it."""
-        positional = [values[a.name] for a in self.arguments if not a.keyword_only]
-        keyword = {a.name: values[a.name] for a in self.arguments if a.keyword_only}
-        return function(*positional, **keyword)
+    def arranged(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the values of all arguments as they are passed: by position, and by keyword."""
+        positional = [value for a, value in zip(self.arguments, values) if not a.keyword_only]
+        return positional, {a.name: value for a, value in zip(self.arguments, values) if a.keyword_only}
 
     def nondiff_message(self, position: int) -> str:
         """Say that an argument in ``nondiff`` was asked for a gradient."""
