@@ -6,6 +6,7 @@ Nothing else in the package may touch a name of torch that starts with an unders
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -52,13 +53,18 @@ except ImportError:  # pragma: no cover - depends on the torch version
 
 unwrap_dead: Callable[[Any], Any]
 """Take off a tensor what a transform that has ended left around it, as every operation of torch does."""
+_functorch: Any
 try:
-    from torch._C._functorch import unwrap_if_dead as unwrap_dead
-except ImportError:  # pragma: no cover - depends on the torch version
+    import torch._C._functorch as _functorch
 
-    def unwrap_dead(tensor: Any) -> Any:
-        """Return the tensor as it is."""
+    unwrap_dead = _functorch.unwrap_if_dead
+except (ImportError, AttributeError):  # pragma: no cover - depends on the torch version
+    _functorch = None
+
+    def _as_it_is(tensor: Any) -> Any:
         return tensor
+
+    unwrap_dead = _as_it_is
 
 
 any_autocast: Callable[[], bool]
@@ -93,14 +99,18 @@ def forward_mode_enabled() -> AbstractContextManager[Any]:
 
 def primal(tensor: Any) -> Any:
     """Return a tensor without its tangent; inside a vmap as well, for which ``unpack_dual`` has no batching rule."""
-    try:
-        from torch._C import _functorch
-    except ImportError:  # pragma: no cover - depends on the torch version
-        return forward_ad.unpack_dual(tensor).primal
-    if not _functorch.is_batchedtensor(tensor):
+    if _functorch is None or not _functorch.is_batchedtensor(tensor):
         return forward_ad.unpack_dual(tensor).primal
     inner = primal(_functorch.get_unwrapped(tensor))
     return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
+
+
+def is_recording() -> bool:
+    """Tell whether operations are being recorded, by torch.compile, export or make_fx, so that values are not known."""
+    if torch.compiler.is_compiling():
+        return True
+    recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")  # if it was not imported, it does not record
+    return recorder is not None and recorder.get_proxy_mode() is not None
 
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:
@@ -165,7 +175,8 @@ def leaf_paths(value: Any) -> list[str]:
 
 def fields_of_tuple(value: Any) -> tuple[str, ...] | None:
     """Return the names in a named tuple (Python documents ``_fields``), or None for anything else."""
-    return tuple(value._fields) if isinstance(value, tuple) and hasattr(value, "_fields") else None
+    fields = getattr(value, "_fields", None) if isinstance(value, tuple) else None
+    return None if fields is None else tuple(fields)
 
 
 def node_function(node: Any) -> type[Function] | None:

@@ -35,18 +35,23 @@ class CustomGradient(Protocol[P, R_co]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the function."""
+        ...
 
     def vjp(self, rule: V, /) -> V:
         """Attach the reverse-mode rule, ``rule(g, ...)``."""
+        ...
 
     def jvp(self, rule: V, /) -> V:
         """Attach the forward-mode rule, ``rule(t, ...)``."""
+        ...
 
     def vmap(self, rule: V, /) -> V:
         """Attach the batching rule, ``rule(info, in_dims, ...)``."""
+        ...
 
     def fwd(self, rule: V, /) -> V:
         """Attach a forward that keeps something for the backward, ``rule(...) -> (out, residuals)``."""
+        ...
 
 
 def has_custom_gradient(value: Any) -> bool:

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 import gradwright as gw
+from gradwright import torch_compat
+from gradwright.authoring import codegen
 from gradwright.errors import ArgumentError, GradwrightError, RuleError
 from tests.authoring.examples import exp, linear, swapped, unannotated, x
 
@@ -121,6 +123,21 @@ def test_the_generated_lines_are_in_tracebacks() -> None:
     linecache.checkcache()
     assert linecache.getlines(code.co_filename)
     assert traceback.format_exception(caught.value)
+
+
+def test_arguments_may_be_called_like_anything_in_python() -> None:
+    def function(ctx: Tensor, type: Tensor, isinstance: float, dict=None) -> tuple[Tensor, Tensor]:  # noqa: A002
+        return ctx * type, type * isinstance
+
+    def rule(g, ctx, type, isinstance, dict, out):  # type: ignore[no-untyped-def]  # noqa: A002
+        return {"ctx": g[0] * type, "type": g[0] * ctx + g[1] * isinstance}
+
+    decorated = made(function, rule)
+    for _ in range(2):
+        a, b = leaf(2), leaf(2)
+        one, other = decorated(a, b, 3.0)
+        ours = torch.autograd.grad(one.sum() + other.sum(), (a, b))
+        torch.testing.assert_close(ours, (b.detach(), a.detach() + 3))
 
 
 # -------------------------------------------------------------------- calls that are refused
@@ -399,6 +416,28 @@ def test_inference_mode_and_no_grad() -> None:
         with context():
             for _ in range(2):
                 assert not function(x(2)).requires_grad
+
+
+def test_without_the_private_names_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fallbacks are slower, and right."""
+    for name, fallback in (
+        ("transforms_active", lambda: True),
+        ("forward_mode_on", lambda: True),
+        ("unwrap_dead", lambda t: t),
+        ("any_autocast", lambda: True),
+        ("direct_apply", lambda function: function.apply),
+    ):
+        monkeypatch.setattr(torch_compat, name, fallback)
+        if f"gw_{name}" in codegen.HELPERS:
+            monkeypatch.setitem(codegen.HELPERS, f"gw_{name}", fallback)
+    function = made(two, lambda g, x, w: {"x": g * w, "w": g * x})
+    for _ in range(2):
+        a, b = leaf(2), leaf(2)
+        torch.testing.assert_close(torch.autograd.grad(function(a, b).sum(), (a, b)), (b.detach(), a.detach()))
+    hessian = torch.func.hessian(lambda t: function(t, t).sum())(x(2))
+    torch.testing.assert_close(hessian, 2 * torch.eye(2, dtype=torch.float64))
+    tangent = torch.func.jvp(lambda t: torch.func.vmap(function)(t, t), (x(2),), (x(2),))[1]
+    torch.testing.assert_close(tangent, 2 * x(2) ** 2)
 
 
 # -------------------------------------------------------------------- second derivatives that are not allowed

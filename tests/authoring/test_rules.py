@@ -112,6 +112,7 @@ def test_a_rule_that_cannot_work_is_refused(kind: str, rule: Any, text: str) -> 
 
 
 def out_taken(out: Tensor) -> Tensor: ...  # type: ignore[empty-body]
+def generated(gw_x: Tensor) -> Tensor: ...  # type: ignore[empty-body]
 def many(*xs: Tensor) -> Tensor: ...  # type: ignore[empty-body]
 def keywords(**named: Tensor) -> Tensor: ...  # type: ignore[empty-body]
 def no_tensor(self, k: float = 1.0) -> Tensor: ...  # type: ignore[empty-body, no-untyped-def]
@@ -122,6 +123,7 @@ def array_as_static(x: Tensor, k: float = torch.ones(())) -> Tensor: ...  # type
     ("function", "text"),
     [
         (out_taken, "out_taken: an argument is called 'out', which is what rules use for the output; expected another"),
+        (generated, "generated: an argument is called 'gw_x'; names that start with gw_ are those of generated code"),
         (many, "many: the argument *xs has no fixed names; rules ask for arguments by name; name each argument, or "),
         (keywords, "keywords: the argument **named has no fixed names"),
         (

@@ -19,14 +19,15 @@ State: TypeAlias = tuple[str, bool, torch.dtype]
 
 
 def state_of(leaves: Sequence[Any]) -> State | None:
-    """Return the state of autocast for the device of the first tensor, or None where there is no autocast."""
-    for leaf in leaves:
-        if isinstance(leaf, Tensor):
-            kind = leaf.device.type
-            if not torch.amp.is_autocast_available(kind):
-                return None
-            return kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-    return None
+    """Return the state of autocast for the device of the tensors, or None where there is no autocast.
+
+    A number beside tensors of another device may be a tensor on the CPU, which is not where the work is done.
+    """
+    kinds = [leaf.device.type for leaf in leaves if isinstance(leaf, Tensor)]
+    kind = next((k for k in kinds if k != "cpu"), "cpu")
+    if not kinds or not torch.amp.is_autocast_available(kind):
+        return None
+    return kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
 
 def replay(state: State | None, beside: Tensor | None = None) -> AbstractContextManager[Any]:

@@ -25,8 +25,12 @@ from gradwright.errors import RuleError
 
 _COUNTER = itertools.count(1)
 
-_HELPERS: dict[str, Any] = {
+HELPERS: dict[str, Any] = {
     "gw_Tensor": Tensor,
+    "gw_isinstance": isinstance,
+    "gw_type": type,
+    "gw_dict": dict,
+    "gw_tuple": tuple,
     "gw_PLAIN": trees.PLAIN,
     "gw_is_compiling": torch.compiler.is_compiling,
     "gw_transforms_active": torch_compat.transforms_active,
@@ -36,6 +40,7 @@ _HELPERS: dict[str, Any] = {
     "gw_state_of": autocast.state_of,
     "gw_replay": autocast.replay,
 }
+"""What generated source calls, by the names it has there."""
 
 
 def make_wrapper(
@@ -114,12 +119,12 @@ def _signature(arguments: Sequence[Argument]) -> str:
 
 def _is_odd(a: Argument) -> str:
     """Return the condition under which an argument makes a call other than plain."""
-    tensor = f"isinstance({a.name}, gw_Tensor)"
+    tensor = f"gw_isinstance({a.name}, gw_Tensor)"
     return {
         "tensor": f"not {tensor}",
         "optional": f"not ({tensor} or {a.name} is None)",
         "static": "" if a.name == "self" else tensor,
-        "unknown": f"not ({tensor} or isinstance({a.name}, gw_PLAIN))",
+        "unknown": f"not ({tensor} or gw_isinstance({a.name}, gw_PLAIN))",
         "tree": "True",
     }[a.kind]
 
@@ -129,7 +134,7 @@ def _without_wrapper(a: Argument) -> str:
         return f"gw_unwrap_dead({a.name})"
     if a.kind == "static":
         return a.name
-    return f"gw_unwrap_dead({a.name}) if isinstance({a.name}, gw_Tensor) else {a.name}"
+    return f"gw_unwrap_dead({a.name}) if gw_isinstance({a.name}, gw_Tensor) else {a.name}"
 
 
 def _passed(names: Sequence[str], by_keyword: Sequence[str]) -> str:
@@ -157,12 +162,12 @@ def _forward_source(definition: Definition, rule: Rule, outputs: int | None) -> 
 
 
 def _setup_source(definition: Definition, rule: Rule, saved: Sequence[Argument], outputs: int | None) -> list[str]:
-    lines = ["def setup_context(ctx, gw_inputs, gw_output):"]
+    lines = ["def setup_context(gw_ctx, gw_inputs, gw_output):"]
     if outputs is None:
-        lines += ["    if not isinstance(gw_output, gw_Tensor):", "        gw_check_output(gw_output)"]
+        lines += ["    if not gw_isinstance(gw_output, gw_Tensor):", "        gw_check_output(gw_output)"]
     for i, name in enumerate(definition.names):
         if name in definition.options.nondiff:
-            lines += [f"    if ctx.needs_input_grad[{i}]:", f"        gw_refuse({i})"]
+            lines += [f"    if gw_ctx.needs_input_grad[{i}]:", f"        gw_refuse({i})"]
     where = {name: f"gw_inputs[{i}]" for i, name in enumerate(definition.names)}
     keep = []
     for a in saved:
@@ -170,63 +175,63 @@ def _setup_source(definition: Definition, rule: Rule, saved: Sequence[Argument],
         if a.kind == "tensor":
             keep.append(value)
         elif a.kind == "static":
-            lines.append(f"    ctx.gw_{a.name} = {value}")
+            lines.append(f"    gw_ctx.gw_{a.name} = {value}")
         else:
-            keep.append(f"{value} if isinstance({value}, gw_Tensor) else None")
-            lines.append(f"    ctx.gw_{a.name} = None if isinstance({value}, gw_Tensor) else {value}")
+            keep.append(f"{value} if gw_isinstance({value}, gw_Tensor) else None")
+            lines.append(f"    gw_ctx.gw_{a.name} = None if gw_isinstance({value}, gw_Tensor) else {value}")
     if "out" in rule.asks:
         keep.append("gw_output" if outputs is None else "*gw_output")
     if keep:
-        lines.append(f"    ctx.save_for_backward({', '.join(keep)})")
+        lines.append(f"    gw_ctx.save_for_backward({', '.join(keep)})")
     shapes = [_shape_of(a, where[a.name]) for a in definition.arguments]
-    lines.append(f"    ctx.gw_shapes = ({', '.join(shapes)},)")
-    lines.append("    ctx.gw_autocast = gw_state_of(gw_inputs) if gw_any_autocast() else None")
+    lines.append(f"    gw_ctx.gw_shapes = ({', '.join(shapes)},)")
+    lines.append("    gw_ctx.gw_autocast = gw_state_of(gw_inputs) if gw_any_autocast() else None")
     return lines
 
 
 def _backward_source(definition: Definition, rule: Rule, saved: Sequence[Argument], outputs: int | None) -> list[str]:
-    lines = [f"def backward(ctx, {'gw_g' if outputs is None else '*gw_g'}):"]
+    lines = [f"def backward(gw_ctx, {'gw_g' if outputs is None else '*gw_g'}):"]
     load = [a.name for a in saved if a.kind != "static"]
     if "out" in rule.asks:
         load.append("out" if outputs is None else "*out")
     if load:
-        lines.append(f"    {', '.join(load)}, = ctx.saved_tensors")
+        lines.append(f"    {', '.join(load)}, = gw_ctx.saved_tensors")
     if "out" in rule.asks and outputs is not None:
-        lines.append("    out = tuple(out)")
+        lines.append("    out = gw_tuple(out)")
     for a in saved:
         if a.kind == "static":
-            lines.append(f"    {a.name} = ctx.gw_{a.name}")
+            lines.append(f"    {a.name} = gw_ctx.gw_{a.name}")
         elif a.kind != "tensor":
-            lines += [f"    if {a.name} is None:", f"        {a.name} = ctx.gw_{a.name}"]
+            lines += [f"    if {a.name} is None:", f"        {a.name} = gw_ctx.gw_{a.name}"]
     needs = [f"gw_needs_{i}" for i in range(len(definition.names))]
     several = len(definition.candidates) > 1
     if several or "needs" in rule.asks:
-        lines.append(f"    {', '.join(needs)}, = ctx.needs_input_grad")
+        lines.append(f"    {', '.join(needs)}, = gw_ctx.needs_input_grad")
     if "needs" in rule.asks:
         lines.append("    needs = {" + ", ".join(f"{n!r}: {flag}" for n, flag in zip(definition.names, needs)) + "}")
     asked = _passed(rule.asks, rule.by_keyword)
     call = f"gw_grads = gw_rule(gw_g{', ' if asked else ''}{asked})"
     first = "gw_g" if outputs is None else "gw_g[0]"
     lines += [
-        "    if ctx.gw_autocast is None and not gw_any_autocast():",
+        "    if gw_ctx.gw_autocast is None and not gw_any_autocast():",
         f"        {call}",
         "    else:",
-        f"        with gw_replay(ctx.gw_autocast, {first}):",
+        f"        with gw_replay(gw_ctx.gw_autocast, {first}):",
         f"            {call}",
     ]
-    lines.append("    gw_shapes = ctx.gw_shapes")
+    lines.append("    gw_shapes = gw_ctx.gw_shapes")
     grads = [f"gw_grad_{i}" for i in range(len(needs))]
     if several:
-        lines.append("    if type(gw_grads) is dict and gw_grads.keys() <= gw_names:")
+        lines.append("    if gw_type(gw_grads) is gw_dict and gw_grads.keys() <= gw_names:")
         for i in definition.candidates:
             lines.append(f"        {grads[i]} = gw_grads.get({definition.names[i]!r}) if {needs[i]} else None")
     else:
-        lines += ["    if isinstance(gw_grads, gw_Tensor):", f"        {grads[definition.candidates[0]]} = gw_grads"]
+        lines += ["    if gw_isinstance(gw_grads, gw_Tensor):", f"        {grads[definition.candidates[0]]} = gw_grads"]
     lines += ["    else:", f"        {', '.join(grads)}, = gw_collect(gw_grads, gw_shapes)"]
     for i in definition.candidates:
         lines += [
             f"    if {grads[i]} is not None and not (",
-            f"        isinstance({grads[i]}, gw_Tensor) and {grads[i]}.shape == gw_shapes[{i}]",
+            f"        gw_isinstance({grads[i]}, gw_Tensor) and {grads[i]}.shape == gw_shapes[{i}]",
             "    ):",
             f"        {grads[i]} = gw_summed({grads[i]}, gw_shapes[{i}], {i})",
         ]
@@ -238,7 +243,7 @@ def _shape_of(a: Argument, value: str) -> str:
     """Return the expression for the shape of an argument, None for what is no tensor."""
     if a.kind == "tensor":
         return f"{value}.shape"
-    return "None" if a.kind == "static" else f"{value}.shape if isinstance({value}, gw_Tensor) else None"
+    return "None" if a.kind == "static" else f"{value}.shape if gw_isinstance({value}, gw_Tensor) else None"
 
 
 # -------------------------------------------------------------------- what the source calls when something is unusual
@@ -300,7 +305,7 @@ def _refusal(definition: Definition) -> Callable[[int], None]:
 
 def _run(source: str, name: str, wanted: Sequence[str], extra: dict[str, Any]) -> list[Any]:
     """Run generated definitions inside a function whose arguments are the names they use, and return the ``wanted``."""
-    names = {**_HELPERS, **extra}
+    names = {**HELPERS, **extra}
     body = "".join(f"    {line}\n" if line else "\n" for line in source.splitlines())
     text = f"def gw_make({', '.join(names)}):\n{body}    return [{', '.join(wanted)}]\n"
     filename = f"<gradwright {next(_COUNTER)}: {name}>"

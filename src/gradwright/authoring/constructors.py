@@ -112,15 +112,16 @@ def elementwise(
     asked = read_rule(title, "derivative", derivative, arguments)
     definition = Definition(title, function, arguments, Options(double_backward=double_backward))
     own = getattr(derivative, "__name__", "derivative")
+    several, sole = len(definition.candidates) > 1, definition.names[definition.candidates[0]]
 
     def pull(g: Tensor, *values: Any) -> Any:
         parts = _partials(definition, derivative(*values), own)
         grads = {key: g * _conjugate(part) for key, part in parts.items() if part is not None}
-        return grads if len(definition.candidates) > 1 else grads.get(definition.names[definition.candidates[0]])
+        return grads if several else grads.get(sole)
 
     def push(t: Any, *values: Any) -> Any:
         parts = _partials(definition, derivative(*values), own)
-        tangents = t if len(definition.candidates) > 1 else {definition.names[definition.candidates[0]]: t}
+        tangents = t if several else {sole: t}
         terms = [tangents[key] * part for key, part in parts.items() if part is not None and tangents[key] is not None]
         return functools.reduce(lambda a, b: a + b, terms) if terms else None
 

@@ -241,7 +241,8 @@ class Definition:
         self, given: RuleKind, linear: Any, metas: Sequence[Meta], values: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
         try:
-            found = transpose(linear, metas, values, verify=self._still_to_verify)
+            verify = not self.linear and not torch_compat.is_recording()
+            found, seen = transpose(linear, metas, values, verify=verify)
         except NotLinearError:
             rule, other = self.rules[given].function.__name__, "jvp" if given == "vjp" else "vjp"
             what = "cotangent" if given == "vjp" else "tangent"
@@ -249,12 +250,9 @@ class Definition:
                 f"{self.name}: the rule {rule!r} is not linear in its {what}, so it is no derivative and nothing can "
                 f"be derived from it; expected a linear rule; give the other one with @{self.name}.{other}."
             ) from None
-        if not torch.compiler.is_compiling():
+        if seen:
             self.linear = True
         return found
-
-    def _still_to_verify(self) -> bool:
-        return not self.linear and not torch.compiler.is_compiling()
 
     def _by_argument(self, structures: Sequence[trees.Structure], flags: Sequence[bool]) -> dict[str, bool]:
         left = iter(flags)

@@ -32,15 +32,15 @@ def differentiable(meta: Meta) -> bool:
 
 
 def transpose(
-    linear: LinearMap, metas: Sequence[Meta], values: Sequence[Tensor | None], verify: Callable[[], bool] | None = None
-) -> list[Tensor | None]:
+    linear: LinearMap, metas: Sequence[Meta], values: Sequence[Tensor | None], *, verify: bool
+) -> tuple[list[Tensor | None], bool]:
     """Apply the transpose of ``linear`` to ``values``.
 
     ``linear`` takes one tensor for each of ``metas`` (None where it cannot be differentiated) and returns a sequence,
-    where None means zero. ``verify`` is asked whether the map should be shown to be linear first.
+    where None means zero. With ``verify`` the map is shown to be linear where its values can be looked at.
 
     Returns:
-        one tensor for each of ``metas``, None for zero.
+        one tensor for each of ``metas``, None for zero; and whether the map was seen to be linear.
 
     Raises:
         NotLinearError: the map turned out not to be linear.
@@ -64,12 +64,11 @@ def transpose(
         return tuple(pull(given))
 
     found = transposed([zeros(metas[i]) for i in places])
-    if verify is not None and verify():
-        _verify(found, transposed([_elsewhere(metas[i]) for i in places]))
+    seen = verify and _is_linear(found, transposed([_elsewhere(metas[i]) for i in places]))
     full: list[Tensor | None] = [None] * len(metas)
     for place, tensor in zip(places, found):
         full[place] = tensor
-    return full
+    return full, seen
 
 
 class NotLinearError(RuleError):
@@ -88,13 +87,20 @@ def _elsewhere(meta: Meta) -> Tensor:
     return (100 * torch.cos(2 * steps + 0.3) ** 3).to(dtype).reshape(shape)
 
 
-def _verify(found: Sequence[Tensor], again: Sequence[Tensor]) -> None:
+def _is_linear(found: Sequence[Tensor], again: Sequence[Tensor]) -> bool:
+    """Tell whether two transposes, taken at different points, were seen to be the same; raise if they are not."""
     for one, other in zip(found, again):
         # Inside a transform a value cannot be asked for; what it stands for can.
         a, b = (torch.func.debug_unwrap(t, recurse=True).detach() for t in (one, other))
         if a.shape != b.shape:
-            continue
+            return False
         scale = a.abs().amax() if a.numel() else 0.0
         tolerance = 1e-3 if a.dtype.itemsize <= 4 else 1e-6
-        if bool(((a - b).abs() > tolerance * (scale + b.abs()) + 1e-30).any()):
+        differ = ((a - b).abs() > tolerance * (scale + b.abs()) + 1e-30).any()
+        try:
+            differs = bool(differ)
+        except (RuntimeError, NotImplementedError):
+            return False  # a tensor without values: on the meta device, or a fake one
+        if differs:
             raise NotLinearError("not linear")
+    return True

@@ -150,6 +150,11 @@ def checked_arguments(name: str, arguments: Sequence[Argument]) -> tuple[Argumen
                 f"{name}: an argument is called {argument.name!r}, which is what rules use for "
                 f"{_reserved_meaning(argument.name)}; expected another name; rename the argument."
             )
+        if argument.name.startswith("gw_"):
+            raise DefinitionError(
+                f"{name}: an argument is called {argument.name!r}; names that start with gw_ are those of generated "
+                "code; expected another name; rename the argument."
+            )
         if argument.kind == "static" and isinstance(argument.default, Tensor):
             raise DefinitionError(
                 f"{name}: the default of {argument.name!r} is a tensor, but its annotation says that it never has a "
@@ -190,10 +195,10 @@ def kind_of(annotation: Any) -> ArgumentKind:
     if origin is Literal:
         return "static"
     if origin is typing.Union or origin is types.UnionType:
-        kinds = {kind_of(part) for part in inner if part is not type(None)}
+        kinds: set[ArgumentKind] = {kind_of(part) for part in inner if part is not type(None)}
         if len(kinds) != 1:
             return "unknown"
-        (kind,) = kinds
+        kind = kinds.pop()
         return "optional" if kind == "tensor" and type(None) in inner else kind
     if isinstance(origin, type) and issubclass(origin, _CONTAINERS):
         parts = [kind_of(part) for part in inner if part is not Ellipsis]
