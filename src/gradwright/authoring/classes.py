@@ -54,8 +54,8 @@ class Result:
     """Under which the backward runs."""
 
 
-def apply(definition: Definition, function: type[Function], values: Sequence[Any], *, forward_mode: bool) -> Any:
-    """Call ``function``, one of the classes that :func:`function_class` makes, on the values of all arguments."""
+def run(definition: Definition, apply: Callable[..., Any], values: Sequence[Any], *, forward_mode: bool) -> Any:
+    """Call the ``apply`` of one of the classes that :func:`function_class` makes on the values of all arguments."""
     leaves: list[Tensor] = []
     structures, owners = [], []
     for i, value in enumerate(values):
@@ -66,7 +66,7 @@ def apply(definition: Definition, function: type[Function], values: Sequence[Any
         return definition.run(dict(zip(definition.names, values)))[0]
     asks = definition.asks(forward_mode=forward_mode)
     call = Call(definition, asks, forward_mode, tuple(structures), tuple(owners))
-    outputs = function.apply(call, *leaves)
+    outputs = apply(call, *leaves)
     result = outputs[-1]
     return trees.rebuild(result.structure, iter(outputs[: result.number]))
 

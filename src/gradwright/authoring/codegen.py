@@ -21,6 +21,7 @@ from gradwright import torch_compat
 from gradwright.authoring import autocast, returns, trees
 from gradwright.authoring.definition import Definition
 from gradwright.authoring.rules import Argument, Rule
+from gradwright.authoring.seal import may_be_differentiated, seal
 from gradwright.errors import RuleError
 
 _COUNTER = itertools.count(1)
@@ -39,6 +40,7 @@ HELPERS: dict[str, Any] = {
     "gw_any_autocast": torch_compat.any_autocast,
     "gw_state_of": autocast.state_of,
     "gw_replay": autocast.replay,
+    "gw_may_be_differentiated": may_be_differentiated,
 }
 """What generated source calls, by the names it has there."""
 
@@ -94,6 +96,7 @@ def plain_class(definition: Definition, outputs: int | None) -> type[Function]:
         "gw_summed": _summer(definition),
         "gw_check_output": _output_check(definition, outputs),
         "gw_refuse": _refusal(definition),
+        "gw_sealed": _sealer(definition),
         "gw_names": frozenset(definition.names),
     }
     functions = _run("\n".join(parts) + "\n", definition.name, ("forward", "setup_context", "backward"), extra)
@@ -235,8 +238,11 @@ def _backward_source(definition: Definition, rule: Rule, saved: Sequence[Argumen
             "    ):",
             f"        {grads[i]} = gw_summed({grads[i]}, gw_shapes[{i}], {i})",
         ]
-    returned = [grad if i in definition.candidates else "None" for i, grad in enumerate(grads)]
-    return [*lines, f"    return {', '.join(returned)}"]
+    returned = ", ".join([grad if i in definition.candidates else "None" for i, grad in enumerate(grads)])
+    if definition.double_backward != "auto":
+        read = f"({'gw_g' if outputs is None else '*gw_g'}, *gw_ctx.saved_tensors)"
+        lines += ["    if gw_may_be_differentiated():", f"        return tuple(gw_sealed(({returned},), {read}))"]
+    return [*lines, f"    return {returned}"]
 
 
 def _shape_of(a: Argument, value: str) -> str:
@@ -292,6 +298,17 @@ def _output_check(definition: Definition, outputs: int | None) -> Callable[..., 
         )
 
     return check_output
+
+
+def _sealer(definition: Definition) -> Callable[..., Any]:
+    once, never = definition.once_message, definition.never_message
+
+    def sealed(grads: Sequence[Tensor | None], read: Sequence[Any]) -> list[Tensor | None]:
+        if never is not None and torch.is_grad_enabled() and not torch_compat.transforms_active():
+            raise RuleError(never)
+        return seal(once, grads, read)
+
+    return sealed
 
 
 def _refusal(definition: Definition) -> Callable[[int], None]:

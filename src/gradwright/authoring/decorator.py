@@ -187,7 +187,7 @@ class _Dispatch:
     def _may_be_plain(self) -> bool:
         definition = self.definition
         options = definition.options
-        usual = options.double_backward == "auto" and options.autocast == "replay" and not options.symbolic_zeros
+        usual = options.autocast == "replay" and not options.symbolic_zeros
         return self.flat and usual and "vjp" in definition.rules and "fwd" not in definition.rules
 
     def compiling(self, *values: Any) -> Any:
@@ -210,7 +210,7 @@ class _Dispatch:
         if self.plain is not None and all(isinstance(v, (Tensor, *trees.PLAIN)) for v in values):
             return self.plain.apply(*values)
         assert self.reverse is not None
-        return classes.apply(self.definition, self.reverse, values, forward_mode=False)
+        return classes.run(self.definition, self.reverse.apply, values, forward_mode=False)
 
     def general(self, *values: Any) -> Any:
         """Run a call of any kind."""
@@ -224,20 +224,26 @@ class _Dispatch:
         if torch_compat.transforms_active() or torch_compat.forward_mode_on():
             if self.every is None:
                 self.every = classes.function_class(self.definition, forward_mode=True)
-            return classes.apply(self.definition, self.every, values, forward_mode=True)
+            return classes.run(self.definition, self.every.apply, values, forward_mode=True)
+        return self._without_transforms(values) if self.seen else self._first(values)
+
+    def _without_transforms(self, values: Sequence[Any]) -> Any:
         assert self.reverse is not None
-        if self.seen:
-            return classes.apply(self.definition, self.reverse, values, forward_mode=False)
-        return self._first(values)
+        apply = torch_compat.direct_apply(self.reverse)
+        return classes.run(
+            self.definition,
+            lambda call, *leaves: apply(call, *map(torch_compat.unwrap_dead, leaves)),
+            values,
+            forward_mode=False,
+        )
 
     def _first(self, values: Sequence[Any]) -> Any:
         """Run the first call, which shows what the function returns and whether it edits its inputs."""
-        assert self.reverse is not None
         tensors: list[Tensor] = []
         for value in values:
             trees.flatten(value, tensors)
         versions = [_version(tensor) for tensor in tensors]
-        out = classes.apply(self.definition, self.reverse, values, forward_mode=False)
+        out = self._without_transforms(values)
         self.seen = True
         if versions != [_version(tensor) for tensor in tensors]:
             self.seen = False

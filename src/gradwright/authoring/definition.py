@@ -155,6 +155,26 @@ class Definition:
             "constant; pass it detached, or take it out of nondiff and let the rule return its gradient."
         )
 
+    @property
+    def once_message(self) -> str:
+        """Say that only first derivatives are right."""
+        why = "keeps residuals in .fwd" if "fwd" in self.rules else f"is declared {self.double_backward!r}"
+        return (
+            f"{self.name}: its gradient was differentiated again, but the function {why}, so that only first "
+            "derivatives are right; expected one differentiation; write the rule in terms of arguments and out, with "
+            "double_backward='auto', to allow more."
+        )
+
+    @property
+    def never_message(self) -> str | None:
+        """Say that ``create_graph=True`` is refused; None where it is not."""
+        if self.double_backward != "never":
+            return None
+        return (
+            f"{self.name}: its gradient was asked for with create_graph=True; the function is declared with "
+            "double_backward='never'; leave create_graph away, or declare 'once' or 'auto'."
+        )
+
     # ---------------------------------------------------------------- reverse mode
 
     def pull(self, state: State, g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
@@ -162,14 +182,12 @@ class Definition:
         policy = self.double_backward
         if policy == "auto" or not may_be_differentiated():
             return self._pull(state, g, needed)
-        if policy == "never" and torch.is_grad_enabled() and not torch_compat.transforms_active():
-            raise RuleError(
-                f"{self.name}: its gradient was asked for with create_graph=True; the function is declared with "
-                "double_backward='never'; leave create_graph away, or declare 'once' or 'auto'."
-            )
+        never = self.never_message
+        if never is not None and torch.is_grad_enabled() and not torch_compat.transforms_active():
+            raise RuleError(never)
         with torch.no_grad():
             grads = self._pull(state, g, needed)
-        return seal(self._once(), grads, [*g, *state.read])
+        return seal(self.once_message, grads, [*g, *state.read])
 
     def _pull(self, state: State, g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
         if "vjp" in self.rules:
@@ -203,7 +221,7 @@ class Definition:
         found = self._push(state, tangents)
         if self.double_backward == "auto":
             return found
-        return seal(self._once(), found, [*tangents, *state.read])
+        return seal(self.once_message, found, [*tangents, *state.read])
 
     def _push(self, state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         if "jvp" in self.rules:
@@ -265,11 +283,3 @@ class Definition:
         owners = [name for name, structure in zip(self.names, structures) for _ in range(trees.count(structure))]
         rule = self.rules["vjp"].function.__name__
         return f"{self.name}: the rule {rule!r} returned for {owners[leaf]!r}"
-
-    def _once(self) -> str:
-        why = "keeps residuals in .fwd" if "fwd" in self.rules else f"is declared {self.double_backward!r}"
-        return (
-            f"{self.name}: its gradient was differentiated again, but the function {why}, so that only first "
-            "derivatives are right; expected one differentiation; write the rule in terms of arguments and out, with "
-            "double_backward='auto', to allow more."
-        )
