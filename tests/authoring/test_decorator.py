@@ -248,6 +248,40 @@ def test_another_kind_of_output_later_is_refused() -> None:
         function(leaf(1))
 
 
+def test_residuals_of_any_form_and_of_another_form_later() -> None:
+    state: dict[str, Any] = {"form": "tensor"}
+    runs: list[int] = []
+
+    def keeping(x, k):  # type: ignore[no-untyped-def]
+        runs.append(1)
+        out, factor = k * x**2, 2 * k * x
+        kept = {
+            "tensor": factor,
+            "tuple": (factor, x),
+            "dict": {"f": factor},
+            "out": (out, factor),
+            "none": (None, factor),
+        }
+        return out, kept[state["form"]]
+
+    def rule(g, residuals):  # type: ignore[no-untyped-def]
+        kept = residuals if not isinstance(residuals, dict) else residuals["f"]
+        return {"x": g * (kept if isinstance(kept, Tensor) else kept[0 if state["form"] == "tuple" else 1])}
+
+    for first in ("tensor", "tuple", "dict", "out", "none"):
+        function = made(lambda x, k=3.0: k * x**2, rule)
+        function.fwd(keeping)
+        for state["form"] in (first, first, "tensor", "tuple"):
+            t = leaf(2)
+            out = function(t)
+            torch.testing.assert_close(torch.autograd.grad(out.sum(), t)[0], 6 * t.detach())
+            torch.testing.assert_close(out, 3 * t**2)
+            t = leaf(2)
+            (g,) = torch.autograd.grad(function(t).sum(), t, create_graph=True)
+            with pytest.raises(RuleError, match="its gradient was differentiated again"):
+                torch.autograd.grad(g.sum(), t)
+
+
 def test_nondiff_refuses_in_every_mode() -> None:
     function = made(two, lambda g, w: {"x": g * w}, nondiff=("w",))
     text = "two: a gradient of 'w' is needed, but it is declared in nondiff; expected a constant"

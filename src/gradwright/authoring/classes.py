@@ -54,8 +54,14 @@ class Result:
     """Under which the backward runs."""
 
 
-def run(definition: Definition, apply: Callable[..., Any], values: Sequence[Any], *, forward_mode: bool) -> Any:
-    """Call the ``apply`` of one of the classes that :func:`function_class` makes on the values of all arguments."""
+def run(
+    definition: Definition, apply: Callable[..., Any], values: Sequence[Any], *, forward_mode: bool
+) -> tuple[Any, Result | None]:
+    """Call the ``apply`` of one of the classes that :func:`function_class` makes on the values of all arguments.
+
+    Returns:
+        what the function returned, and how that was built; None for the second where there were no tensors.
+    """
     leaves: list[Tensor] = []
     structures, owners = [], []
     for i, value in enumerate(values):
@@ -63,12 +69,12 @@ def run(definition: Definition, apply: Callable[..., Any], values: Sequence[Any]
         structures.append(trees.flatten(value, leaves))
         owners += [i] * (len(leaves) - before)
     if not leaves:
-        return definition.run(dict(zip(definition.names, values)))[0]
+        return definition.run(dict(zip(definition.names, values)))[0], None
     asks = definition.asks(forward_mode=forward_mode)
     call = Call(definition, asks, forward_mode, tuple(structures), tuple(owners))
     outputs = apply(call, *leaves)
     result = outputs[-1]
-    return trees.rebuild(result.structure, iter(outputs[: result.number]))
+    return trees.rebuild(result.structure, iter(outputs[: result.number])), result
 
 
 def check_values(definition: Definition, values: Sequence[Any]) -> None:

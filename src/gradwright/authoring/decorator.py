@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
-from gradwright.authoring import classes, codegen, trees
+from gradwright.authoring import classes, codegen, plain, trees
 from gradwright.authoring.autocast import Policy
 from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
 from gradwright.authoring.derive import differentiable
@@ -181,14 +181,14 @@ class _Dispatch:
         if "vjp" in self.definition.rules or "jvp" in self.definition.rules:
             self.reverse = classes.function_class(self.definition, forward_mode=False)
             outputs = _declared_outputs(self.definition)
-            if self._may_be_plain() and not isinstance(outputs, str):
-                self.plain = codegen.plain_class(self.definition, outputs)
+            if self._may_be_plain() and not isinstance(outputs, str) and "fwd" not in self.definition.rules:
+                self.plain = plain.make_class(self.definition, plain.Form(outputs))
 
     def _may_be_plain(self) -> bool:
         definition = self.definition
         options = definition.options
         usual = options.autocast == "replay" and not options.symbolic_zeros
-        return self.flat and usual and "vjp" in definition.rules and "fwd" not in definition.rules
+        return self.flat and usual and "vjp" in definition.rules
 
     def compiling(self, *values: Any) -> Any:
         """Run a call that torch.compile traces."""
@@ -207,10 +207,11 @@ class _Dispatch:
             )
         self._require_rules()
         classes.check_values(self.definition, values)
-        if self.plain is not None and all(isinstance(v, (Tensor, *trees.PLAIN)) for v in values):
-            return self.plain.apply(*values)
+        known = self.plain if "fwd" not in self.definition.rules else None
+        if known is not None and all(isinstance(v, (Tensor, *trees.PLAIN)) for v in values):
+            return known.apply(*values)
         assert self.reverse is not None
-        return classes.run(self.definition, self.reverse.apply, values, forward_mode=False)
+        return classes.run(self.definition, self.reverse.apply, values, forward_mode=False)[0]
 
     def general(self, *values: Any) -> Any:
         """Run a call of any kind."""
@@ -224,10 +225,10 @@ class _Dispatch:
         if torch_compat.transforms_active() or torch_compat.forward_mode_on():
             if self.every is None:
                 self.every = classes.function_class(self.definition, forward_mode=True)
-            return classes.run(self.definition, self.every.apply, values, forward_mode=True)
-        return self._without_transforms(values) if self.seen else self._first(values)
+            return classes.run(self.definition, self.every.apply, values, forward_mode=True)[0]
+        return self._without_transforms(values)[0] if self.seen else self._first(values)
 
-    def _without_transforms(self, values: Sequence[Any]) -> Any:
+    def _without_transforms(self, values: Sequence[Any]) -> tuple[Any, classes.Result | None]:
         assert self.reverse is not None
         apply = torch_compat.direct_apply(self.reverse)
         return classes.run(
@@ -243,7 +244,7 @@ class _Dispatch:
         for value in values:
             trees.flatten(value, tensors)
         versions = [_version(tensor) for tensor in tensors]
-        out = self._without_transforms(values)
+        out, result = self._without_transforms(values)
         self.seen = True
         if versions != [_version(tensor) for tensor in tensors]:
             self.seen = False
@@ -251,14 +252,30 @@ class _Dispatch:
                 f"{self.definition.name}: it edited one of its arguments in place, so that what others keep of that "
                 "tensor is wrong; expected a new tensor; compute on a copy (`x = x.clone()`)."
             )
-        if self._may_be_plain():
-            if self.plain is None and _declared_outputs(self.definition) == "unknown":
-                outputs = _seen_outputs(out)
-                if not isinstance(outputs, str):
-                    self.plain = codegen.plain_class(self.definition, outputs)
-            if self.plain is not None and _smooth(out):
-                self.set_plain(torch_compat.direct_apply(self.plain))
+        if self._may_be_plain() and result is not None and _smooth(out):
+            self._call_plainly(result)
         return out
+
+    def _call_plainly(self, result: classes.Result) -> None:
+        """Let plain calls take the short way from now on, if what the first call returned allows it."""
+        form = plain.seen_form(self.definition, result)
+        if self.plain is None and form is not None and _declared_outputs(self.definition) in ("unknown", form.outputs):
+            self.plain = plain.make_class(self.definition, form)
+        if self.plain is None:
+            return
+        apply = torch_compat.direct_apply(self.plain)
+        if form is None or not form.keeps:
+            self.set_plain(apply)
+            return
+
+        def without_residuals(*values: Any) -> Any:
+            try:
+                return apply(*values)[0]
+            except plain.FormChangedError:
+                self.set_plain(self.general)
+                return self.general(*values)
+
+        self.set_plain(without_residuals)
 
     def _require_rules(self) -> None:
         definition = self.definition
@@ -291,14 +308,6 @@ def _declared_outputs(definition: Definition) -> int | Literal["unknown", "other
     parts = typing.get_args(annotation)
     if typing.get_origin(annotation) is tuple and parts and all(part is Tensor for part in parts):
         return len(parts)
-    return "other"
-
-
-def _seen_outputs(out: Any) -> int | Literal["other"] | None:
-    if isinstance(out, Tensor):
-        return None
-    if type(out) is tuple and all(isinstance(t, Tensor) for t in out):
-        return len(out)
     return "other"
 
 
