@@ -250,10 +250,8 @@ def test_another_kind_of_output_later_is_refused() -> None:
 
 def test_residuals_of_any_form_and_of_another_form_later() -> None:
     state: dict[str, Any] = {"form": "tensor"}
-    runs: list[int] = []
 
     def keeping(x, k):  # type: ignore[no-untyped-def]
-        runs.append(1)
         out, factor = k * x**2, 2 * k * x
         kept = {
             "tensor": factor,
