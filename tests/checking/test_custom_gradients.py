@@ -95,7 +95,10 @@ def test_every_example_passes(example: Example) -> None:
 @pytest.mark.parametrize("example", CHECKED, ids=lambda e: f"{e.name}{len(e.inputs)}")
 def test_every_example_passes_in_full(example: Example) -> None:
     args, kwargs = arguments_of(example)
-    assert gw.check(example.function, *args, kwargs=kwargs, surrogate=SURROGATES.get(example.name), level="full")
+    surrogate = SURROGATES.get(example.name)
+    # PyTorch does not export rules: trained, the exported function has the derivative of its operations. Ours warns.
+    skip = ("export",) if surrogate is not None else ()
+    assert gw.check(example.function, *args, kwargs=kwargs, surrogate=surrogate, level="full", skip=skip)
 
 
 def test_they_are_found_in_a_file(tmp_path: Path) -> None:

@@ -167,11 +167,6 @@ class _Dispatch:
                 f"{definition.name}: it has both .fwd and .vmap, and a batched call would have no residuals; expected "
                 "one of them; leave .vmap away (batching is derived) or let the VJP ask for arguments and out instead."
             )
-        if "fwd" in rules and definition.options.double_backward == "auto":
-            return  # counts as "once"
-        for rule in rules.values():
-            if "residuals" in rule.asks and "fwd" not in rules and "vjp" in rules and "jvp" in rules:
-                raise DefinitionError(_no_residuals(definition, rule))
 
     def _make_classes(self) -> None:
         """Make the classes anew, so that whatever was compiled with the old rules notices (a class is never edited)."""
@@ -286,14 +281,11 @@ class _Dispatch:
             )
         for rule in definition.rules.values():
             if "residuals" in rule.asks and "fwd" not in definition.rules:
-                raise DefinitionError(_no_residuals(definition, rule))
-
-
-def _no_residuals(definition: Definition, rule: Rule) -> str:
-    return (
-        f"{definition.name}: the rule {rule.function.__name__!r} asks for residuals, but nothing keeps any; expected a "
-        f"forward that does; write `@{definition.name}.fwd` above a function that returns (out, residuals)."
-    )
+                raise DefinitionError(
+                    f"{definition.name}: the rule {rule.function.__name__!r} asks for residuals, but nothing keeps "
+                    f"any; expected a forward that does; write `@{definition.name}.fwd` above a function that returns "
+                    "(out, residuals)."
+                )
 
 
 def _declared_outputs(definition: Definition) -> int | Literal["unknown", "other"] | None:
