@@ -164,3 +164,57 @@ def test_randomness_is_that_of_the_vmap() -> None:
     assert not torch.equal(mask[0], mask[1])
     (pulled,) = torch.func.vjp(lambda t: torch.func.vmap(dropped, randomness="same")(t)[0], t)[1](torch.ones_like(t))
     assert torch.equal(pulled[0], pulled[1])
+
+
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+def test_the_functional_interface_of_autograd(strategy: str) -> None:
+    fresh = gw.define(lambda t: torch.exp(t), vjp=lambda g, out: g * out)
+    found = torch.autograd.functional.jacobian(fresh, x(3), vectorize=True, strategy=strategy)
+    torch.testing.assert_close(found, torch.diag(x(3).exp()))
+    torch.testing.assert_close(
+        torch.autograd.functional.hvp(lambda t: fresh(t).sum(), x(3), x(3))[1], x(3) * x(3).exp()
+    )
+
+
+@gw.custom_gradient
+def inner(t: Tensor) -> Tensor:
+    return torch.exp(t)
+
+
+@inner.vjp
+def inner_vjp(g: Tensor, t: Tensor) -> Tensor:
+    return g * inner(t)
+
+
+@gw.custom_gradient
+def outer(t: Tensor) -> Tensor:
+    return inner(t) * t
+
+
+@outer.vjp
+def outer_vjp(g: Tensor, t: Tensor) -> Tensor:
+    return g * (inner(t) * t + inner(t))
+
+
+def test_functions_and_rules_may_call_decorated_functions() -> None:
+    def plain(t: Tensor) -> Tensor:
+        return (t.exp() * t).sum()
+
+    for transform in (torch.func.grad, torch.func.hessian, lambda f: torch.func.jacfwd(torch.func.jacfwd(f))):
+        for _ in range(2):
+            torch.testing.assert_close(transform(lambda t: outer(t).sum())(x(3)), transform(plain)(x(3)))
+    assert torch.autograd.gradgradcheck(outer, x(3).requires_grad_())
+
+
+def test_batched_containers_of_which_a_part_is_shared() -> None:
+    weights, bias, batch = x(5, 3, 2), x(2, seed=2), x(5, 4, 3, seed=3)
+
+    def total(function: Any, bias: Tensor) -> Tensor:
+        def one(params: dict[str, Tensor], t: Tensor) -> Tensor:
+            return function(params, t)["y"].sin()  # type: ignore[no-any-return]
+
+        return torch.func.vmap(one, in_dims=({"w": 0, "b": None}, 0))({"w": weights, "b": bias}, batch).sum()
+
+    truth = next(e.truth for e in EXAMPLES if e.function is affine)
+    ours = torch.func.grad(lambda b: total(affine, b))(bias)
+    torch.testing.assert_close(ours, torch.func.grad(lambda b: total(truth, b))(bias))

@@ -90,17 +90,18 @@ def _elsewhere(meta: Meta) -> Tensor:
 def _is_linear(found: Sequence[Tensor], again: Sequence[Tensor]) -> bool:
     """Tell whether two transposes, taken at different points, were seen to be the same; raise if they are not."""
     for one, other in zip(found, again):
-        # Inside a transform a value cannot be asked for; what it stands for can.
-        a, b = (torch.func.debug_unwrap(t, recurse=True).detach() for t in (one, other))
-        if a.shape != b.shape:
-            return False
-        scale = a.abs().amax() if a.numel() else 0.0
-        tolerance = 1e-3 if a.dtype.itemsize <= 4 else 1e-6
-        differ = ((a - b).abs() > tolerance * (scale + b.abs()) + 1e-30).any()
         try:
-            differs = bool(differ)
+            differ = _differ(one, other)
         except (RuntimeError, NotImplementedError):
-            return False  # a tensor without values: on the meta device, or a fake one
-        if differs:
+            return False  # no values to look at: on the meta device, a fake tensor, one in an old-style vmap
+        if differ:
             raise NotLinearError("not linear")
     return True
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    # Inside a transform a value cannot be asked for; what it stands for can.
+    a, b = (torch.func.debug_unwrap(tensor, recurse=True) for tensor in (one, other))
+    scale = a.abs().amax() if a.numel() else 0.0
+    tolerance = 1e-3 if a.dtype.itemsize <= 4 else 1e-6
+    return bool(((a - b).abs() > tolerance * (scale + b.abs()) + 1e-30).any())
