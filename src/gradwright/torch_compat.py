@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -121,11 +121,15 @@ def direct_apply(function: type[Function]) -> Callable[..., Any]:
     return super(Function, function).apply  # type: ignore[misc, no-any-return]
 
 
-def graph_break(message: str) -> None:
-    """Stop tracing here: with ``fullgraph=True`` torch.compile raises and shows ``message``."""
+def call_untraced(function: Callable[..., Any], arguments: Sequence[Any], message: str) -> Any:
+    """Stop tracing, and call ``function`` as if nothing were compiled.
+
+    With ``fullgraph=True`` torch.compile raises and shows ``message``.
+    """
     import torch._dynamo as dynamo  # here, because importing it takes seconds; while tracing it is there already
 
     dynamo.graph_break(msg=message)
+    return dynamo.disable(function)(*arguments)
 
 
 def has_setup_context(function: type[Function]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 from torch.autograd.function import once_differentiable
 
 import gradwright as gw
@@ -112,6 +112,59 @@ def test_s1_s2_ours(transform: str) -> None:
     _seven(transform, compiled(function))
     with pytest.raises(Exception, match=r"marked: a transform of torch\.func .* would drop its gradient rule"):
         _seven(transform, compiled(function, fullgraph=True))
+
+
+# -------------------------------------------------------------------- compile and dual numbers (like S1)
+
+
+class Forward(Function):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.exp(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor) -> Tensor:
+        return 7 * t
+
+
+def _tangent(function: Any) -> list[float]:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.zeros(2), torch.ones(2))
+        tangent = forward_ad.unpack_dual(function(dual)).tangent
+        assert tangent is not None
+        return tangent.tolist()  # type: ignore[no-any-return]
+
+
+def _inside(function: Any) -> Any:
+    def with_dual_numbers(x: Tensor) -> Tensor | None:
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, torch.ones_like(x))
+            return forward_ad.unpack_dual(function(dual)).tangent
+
+    return with_dual_numbers
+
+
+@compiles
+@torch_fails
+def test_dual_numbers_into_compiled_code_torch() -> None:
+    assert _tangent(compiled(lambda x: Forward.apply(x))) == [7, 7]
+
+
+@compiles
+def test_dual_numbers_into_compiled_code_ours() -> None:
+    function = marked()
+    once_compiled = compiled(lambda x: function(x))
+    once_compiled(torch.zeros(2))  # what was compiled without forward mode is not used with it
+    assert _tangent(once_compiled) == [7, 7]
+    assert compiled(_inside(function))(torch.zeros(2)).tolist() == [7, 7]
+    with pytest.raises(Exception, match="or a level of forward mode around it inside"):
+        _tangent(compiled(function, fullgraph=True))
+    with pytest.raises(Exception, match="or a level of forward mode around it inside"):
+        compiled(_inside(function), fullgraph=True)(torch.zeros(2))
 
 
 # -------------------------------------------------------------------- S3: nested forward mode

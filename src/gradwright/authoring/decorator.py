@@ -187,13 +187,15 @@ class _Dispatch:
 
     def compiling(self, *values: Any) -> Any:
         """Run a call that torch.compile traces."""
-        if torch_compat.transforms_active():
-            torch_compat.graph_break(
-                f"{self.definition.name}: a transform of torch.func (grad, vjp, jvp, vmap, ...) around it inside "
-                "torch.compile would drop its gradient rule without a word (pytorch/pytorch#193279); compile inside "
-                "the transform instead, or leave fullgraph=True away, or use gw.surrogate if it is a surrogate."
+        if torch_compat.transforms_active() or torch_compat.forward_mode_on():
+            return torch_compat.call_untraced(
+                self.general,
+                values,
+                f"{self.definition.name}: a transform of torch.func (grad, vjp, jvp, vmap, ...) or a level of forward "
+                "mode around it inside torch.compile would drop its gradient rule without a word (pytorch/pytorch#193279); "
+                "compile inside the transform instead, or leave fullgraph=True away, or use gw.surrogate if it is a "
+                "surrogate.",
             )
-            return self.general(*values)
         if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
             warnings.warn(
                 f"{self.definition.name}: torch.export keeps its values but not its gradient rule: an exported module "
