@@ -113,6 +113,12 @@ def is_recording() -> bool:
     return recorder is not None and recorder.get_proxy_mode() is not None
 
 
+def is_exporting_without_dynamo() -> bool:
+    """Tell whether ``torch.export`` with ``strict=False`` is recording; before torch 2.7 that cannot be told."""
+    is_exporting = getattr(torch.compiler, "is_exporting", None)
+    return is_exporting is not None and is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
 def direct_apply(function: type[Function]) -> Callable[..., Any]:
     """Return ``function.apply`` without what PyTorch does in Python around it: binding and the look for transforms.
 

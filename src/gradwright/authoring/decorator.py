@@ -192,11 +192,11 @@ class _Dispatch:
                 self.general,
                 values,
                 f"{self.definition.name}: a transform of torch.func (grad, vjp, jvp, vmap, ...) or a level of forward "
-                "mode around it inside torch.compile would drop its gradient rule without a word (pytorch/pytorch#193279); "
-                "compile inside the transform instead, or leave fullgraph=True away, or use gw.surrogate if it is a "
+                "mode around it inside torch.compile would drop its gradient rule without a word "
+                "(pytorch/pytorch#193279); compile inside the transform instead, or leave fullgraph=True away, or use gw.surrogate if it is a "
                 "surrogate.",
             )
-        if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
+        if torch_compat.is_exporting_without_dynamo():
             warnings.warn(
                 f"{self.definition.name}: torch.export keeps its values but not its gradient rule: an exported module "
                 "that is trained would use the derivative of its operations instead; export for inference only.",
