@@ -5,6 +5,7 @@ Nothing else in the package may touch a name of torch that starts with an unders
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -55,8 +56,7 @@ unwrap_dead: Callable[[Any], Any]
 """Take off a tensor what a transform that has ended left around it, as every operation of torch does."""
 _functorch: Any
 try:
-    import torch._C._functorch as _functorch
-
+    _functorch = importlib.import_module("torch._C._functorch")
     unwrap_dead = _functorch.unwrap_if_dead
 except (ImportError, AttributeError):  # pragma: no cover - depends on the torch version
     _functorch = None

@@ -193,8 +193,8 @@ class _Dispatch:
                 values,
                 f"{self.definition.name}: a transform of torch.func (grad, vjp, jvp, vmap, ...) or a level of forward "
                 "mode around it inside torch.compile would drop its gradient rule without a word "
-                "(pytorch/pytorch#193279); compile inside the transform instead, or leave fullgraph=True away, or use gw.surrogate if it is a "
-                "surrogate.",
+                "(pytorch/pytorch#193279); compile inside the transform instead, or leave fullgraph=True away, or use "
+                "gw.surrogate if it is a surrogate.",
             )
         if torch_compat.is_exporting_without_dynamo():
             warnings.warn(

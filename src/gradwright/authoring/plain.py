@@ -197,7 +197,8 @@ def _return_source(definition: Definition, flags: Sequence[str], g: str) -> list
         for i in definition.candidates:
             lines.append(f"        {grads[i]} = gw_grads.get({definition.names[i]!r}) if {flags[i]} else None")
     else:
-        lines += ["    if gw_isinstance(gw_grads, gw_Tensor):", f"        {grads[definition.candidates[0]]} = gw_grads"]
+        sole = min(definition.candidates)
+        lines += ["    if gw_isinstance(gw_grads, gw_Tensor):", f"        {grads[sole]} = gw_grads"]
     lines += ["    else:", f"        {', '.join(grads)}, = gw_collect(gw_grads, gw_shapes)"]
     for i in definition.candidates:
         lines += [
