@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, Any
 from gradwright.errors import GradwrightError as GradwrightError
 
 if TYPE_CHECKING:
+    from gradwright.authoring.constructors import define as define
+    from gradwright.authoring.constructors import elementwise as elementwise
+    from gradwright.authoring.constructors import surrogate as surrogate
+    from gradwright.authoring.decorator import custom_gradient as custom_gradient
     from gradwright.checking.report import Report as Report
     from gradwright.checking.run import check as check
     from gradwright.checking.samples import Sample as Sample
@@ -27,9 +31,23 @@ _LAZY = {
     "check": "gradwright.checking.run",
     "Report": "gradwright.checking.report",
     "Sample": "gradwright.checking.samples",
+    "custom_gradient": "gradwright.authoring.decorator",
+    "define": "gradwright.authoring.constructors",
+    "elementwise": "gradwright.authoring.constructors",
+    "surrogate": "gradwright.authoring.constructors",
 }
 
-__all__ = ["GradwrightError", "Report", "Sample", "__version__", "check"]
+__all__ = [
+    "GradwrightError",
+    "Report",
+    "Sample",
+    "__version__",
+    "check",
+    "custom_gradient",
+    "define",
+    "elementwise",
+    "surrogate",
+]
 
 
 def __getattr__(name: str) -> Any:

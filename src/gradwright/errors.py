@@ -70,3 +70,15 @@ def describe_exception(error: BaseException) -> str:
     if len(text) > 300:
         text = text[:297] + "..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class DefinitionError(GradwrightError, TypeError):
+    """A custom gradient is declared in a way that cannot work."""
+
+
+class RuleError(GradwrightError, RuntimeError):
+    """A rule cannot be used as asked, or returned something other than what it should."""
+
+
+class ArgumentError(GradwrightError, TypeError):
+    """A function with a custom gradient was called with a value of a kind that it was not declared for."""

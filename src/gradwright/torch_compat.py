@@ -5,9 +5,11 @@ Nothing else in the package may touch a name of torch that starts with an unders
 
 from __future__ import annotations
 
+import importlib
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from gradwright.errors import missing_torch
@@ -20,6 +22,7 @@ except ModuleNotFoundError as error:
         raise missing_torch() from None
     raise
 
+from torch.autograd import forward_ad
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 CustomOpDef: Any
@@ -37,6 +40,102 @@ try:
     OperatorTypes = (OpOverload, OpOverloadPacket)
 except ImportError:  # pragma: no cover - depends on the torch version
     OperatorTypes = ()
+
+transforms_active: Callable[[], bool]
+"""Tell whether a transform of ``torch.func`` (grad, vmap, jvp, ...) is running; without the probe: always."""
+try:
+    from torch._C import _are_functorch_transforms_active as transforms_active
+except ImportError:  # pragma: no cover - depends on the torch version
+
+    def transforms_active() -> bool:
+        """Tell whether a transform is running; not known in this version, so perhaps."""
+        return True
+
+
+unwrap_dead: Callable[[Any], Any]
+"""Take off a tensor what a transform that has ended left around it, as every operation of torch does."""
+_functorch: Any
+try:
+    _functorch = importlib.import_module("torch._C._functorch")
+    unwrap_dead = _functorch.unwrap_if_dead
+except (ImportError, AttributeError):  # pragma: no cover - depends on the torch version
+    _functorch = None
+
+    def _as_it_is(tensor: Any) -> Any:
+        return tensor
+
+    unwrap_dead = _as_it_is
+
+
+any_autocast: Callable[[], bool]
+"""Tell whether autocast is on for some device; without the probe: perhaps, so look closer."""
+try:
+    from torch._C import _is_any_autocast_enabled as any_autocast
+except ImportError:  # pragma: no cover - depends on the torch version
+
+    def any_autocast() -> bool:
+        """Tell whether autocast is on; not known in this version, so perhaps."""
+        return True
+
+
+if hasattr(forward_ad, "_current_level"):
+
+    def forward_mode_on() -> bool:
+        """Tell whether a level of forward mode is open, so that tensors may carry tangents."""
+        return forward_ad._current_level >= 0
+
+else:  # pragma: no cover - depends on the torch version
+
+    def forward_mode_on() -> bool:
+        """Tell whether a level of forward mode is open; not known in this version, so perhaps."""
+        return True
+
+
+def forward_mode_enabled() -> AbstractContextManager[Any]:
+    """Return a context in which operations pass tangents on, also inside the ``jvp`` of a Function."""
+    enabled = getattr(forward_ad, "_set_fwd_grad_enabled", None)
+    return nullcontext() if enabled is None else enabled(True)
+
+
+def primal(tensor: Any) -> Any:
+    """Return a tensor without its tangent; inside a vmap as well, for which ``unpack_dual`` has no batching rule."""
+    if _functorch is None or not _functorch.is_batchedtensor(tensor):
+        return forward_ad.unpack_dual(tensor).primal
+    inner = primal(_functorch.get_unwrapped(tensor))
+    return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
+
+
+def is_recording() -> bool:
+    """Tell whether operations are being recorded, by torch.compile, export or make_fx, so that values are not known."""
+    if torch.compiler.is_compiling():
+        return True
+    recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")  # if it was not imported, it does not record
+    return recorder is not None and recorder.get_proxy_mode() is not None
+
+
+def is_exporting_without_dynamo() -> bool:
+    """Tell whether ``torch.export`` with ``strict=False`` is recording; before torch 2.7 that cannot be told."""
+    is_exporting = getattr(torch.compiler, "is_exporting", None)
+    return is_exporting is not None and is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
+def direct_apply(function: type[Function]) -> Callable[..., Any]:
+    """Return ``function.apply`` without what PyTorch does in Python around it: binding and the look for transforms.
+
+    To be called only with positional arguments and while no transform is active.
+    """
+    return super(Function, function).apply  # type: ignore[misc, no-any-return]
+
+
+def call_untraced(function: Callable[..., Any], arguments: Sequence[Any], message: str) -> Any:
+    """Stop tracing, and call ``function`` as if nothing were compiled.
+
+    With ``fullgraph=True`` torch.compile raises and shows ``message``.
+    """
+    import torch._dynamo as dynamo  # here, because importing it takes seconds; while tracing it is there already
+
+    dynamo.graph_break(msg=message)
+    return dynamo.disable(function)(*arguments)
 
 
 def has_setup_context(function: type[Function]) -> bool:
@@ -82,6 +181,12 @@ def leaf_paths(value: Any) -> list[str]:
     """Return how each leaf of ``value`` is reached from it, for example ``['weight'][0]``, in the order of flatten."""
     paths, _ = tree_flatten_with_path(value)
     return [keystr(path) for path, _ in paths]
+
+
+def fields_of_tuple(value: Any) -> tuple[str, ...] | None:
+    """Return the names in a named tuple (Python documents ``_fields``), or None for anything else."""
+    fields = getattr(value, "_fields", None) if isinstance(value, tuple) else None
+    return None if fields is None else tuple(fields)
 
 
 def node_function(node: Any) -> type[Function] | None:

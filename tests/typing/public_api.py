@@ -23,6 +23,35 @@ def checking(function: type[torch.autograd.Function], module: torch.nn.Module, x
     gw.check(square, x, level="thorough")  # type: ignore[arg-type]
 
 
+@gw.custom_gradient
+def scaled(x: torch.Tensor, *, k: float = 2.0) -> torch.Tensor:
+    return k * x
+
+
+@scaled.vjp
+def scaled_vjp(g: torch.Tensor, k: float) -> torch.Tensor:
+    return g * k
+
+
+@gw.custom_gradient(double_backward="once", nondiff=("w",))
+def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return x * w, 3
+
+
+def writing(x: torch.Tensor) -> None:
+    assert_type(scaled(x, k=3.0), torch.Tensor)
+    assert_type(both(x, x), tuple[torch.Tensor, int])
+    assert_type(scaled_vjp(x, 2.0), torch.Tensor)
+    assert_type(gw.define(square, vjp=lambda g, x: 2 * g * x)(x), torch.Tensor)
+    assert_type(gw.elementwise(square, derivative=lambda x: 2 * x)(x), torch.Tensor)
+    assert_type(gw.surrogate(square, through=square)(x), torch.Tensor)
+    scaled(x, 3.0)  # type: ignore[call-arg]
+    scaled(x, k="3")  # type: ignore[arg-type]
+    scaled()  # type: ignore[call-arg]
+    gw.custom_gradient(vmap="loop")  # type: ignore[call-overload]
+    gw.check(scaled, x)
+
+
 def reading(report: gw.Report) -> None:
     assert_type(report.ok, bool)
     assert_type(bool(report), bool)

@@ -1,8 +1,9 @@
 """Turning what was typed on the command line into subjects with their declared samples.
 
 A target is ``FILE.py``, a directory, or a dotted module name, each optionally with ``::Name``. What is found is every
-Function class and custom op *defined* there, and whatever the declared samples name. Nothing here ever raises for a
-fault of the user's: it becomes a :class:`~gradwright.checking.report.Problem`, and the other targets go on.
+Function class, function with a custom gradient and custom op *defined* there, and whatever the declared samples name.
+Nothing here ever raises for a fault of the user's: it becomes a :class:`~gradwright.checking.report.Problem`, and the
+other targets go on.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gradwright.checking.settings import as_in
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.checking.targets import Source, parse_target, shown_path, sources
 from gradwright.errors import SampleError, SubjectTypeError, TargetError, did_you_mean
+from gradwright.typing import has_custom_gradient
 
 
 @dataclass
@@ -265,7 +267,7 @@ class _Finder:
 
 
 def _defined(module: ModuleType) -> list[tuple[str, Any]]:
-    """Return the Function classes and custom ops defined in a module, also nested in its classes, with their names."""
+    """Return the hand-written gradients defined in a module, also nested in its classes, with their names."""
     found: list[tuple[str, Any]] = []
     seen: set[int] = set()
 
@@ -281,6 +283,10 @@ def _defined(module: ModuleType) -> list[tuple[str, Any]]:
                 if issubclass(value, Function):
                     found.append((qualname, value))
                 walk(vars(value), qualname + ".")  # type: ignore[arg-type]
+            elif has_custom_gradient(value):
+                if value.__module__ == module.__name__:
+                    seen.add(id(value))
+                    found.append((prefix + name, value))
             elif torch_compat.is_operator(value):
                 source = torch_compat.operator_source(value)
                 if getattr(source, "__module__", None) == module.__name__:

@@ -148,7 +148,7 @@ class Report:
 
     name: str
     kind: str
-    """``Function``, ``callable``, ``custom op``, ``module``."""
+    """``Function``, ``custom gradient``, ``callable``, ``custom op`` or ``module``."""
     file: str | None
     line: int | None
     level: Level

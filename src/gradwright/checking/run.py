@@ -180,6 +180,8 @@ def check_subject(
     required = _known_ids("require", require)
     if type(seed) is not int or seed < 0:  # a bool is no seed
         raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
+    if subject.surrogate is not None:
+        samples = [s if s.surrogate is not None else replace(s, surrogate=subject.surrogate) for s in samples]
     with neutral(subject.elements + max((sample.elements for sample in samples), default=0)):
         limit = SECONDS_PER_CONTRACT[level] if seconds is None else seconds
         begin = max(limit, SECONDS_TO_BEGIN) if seconds is None else seconds

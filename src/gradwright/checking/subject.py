@@ -17,8 +17,9 @@ from torch.autograd import Function
 from gradwright import torch_compat
 from gradwright.checking.samples import Sample
 from gradwright.errors import SampleError, SubjectTypeError
+from gradwright.typing import has_custom_gradient
 
-Kind: TypeAlias = Literal["Function", "callable", "custom op", "module"]
+Kind: TypeAlias = Literal["Function", "custom gradient", "callable", "custom op", "module"]
 Origin: TypeAlias = Literal["positional", "keyword", "parameter", "buffer"]
 
 
@@ -72,6 +73,19 @@ class Subject:
     def function(self) -> type[Function] | None:
         """The Function class, if the subject is one."""
         return self.target if self.kind == "Function" else None
+
+    @property
+    def hand_written(self) -> bool:
+        """True when the subject itself is a hand-written gradient, and not code that may use some."""
+        return self.kind in ("Function", "custom gradient", "custom op")
+
+    @property
+    def surrogate(self) -> Callable[..., Any] | None:
+        """The function whose derivative the subject itself declares to be using, if it does."""
+        if self.kind != "custom gradient":
+            return None
+        declared: Callable[..., Any] | None = self.target.__custom_gradient__.surrogate
+        return declared
 
     @property
     def signature(self) -> str:
@@ -151,7 +165,7 @@ class Subject:
 
 
 def as_subject(target: Any, name: str | None = None) -> Subject:
-    """Turn a Function class, its ``apply``, a custom op, a module or any callable into a subject.
+    """Turn a Function class, its ``apply``, a decorated function, a custom op, a module or any callable into a subject.
 
     Raises:
         SubjectTypeError: ``target`` is none of these.
@@ -177,7 +191,8 @@ def as_subject(target: Any, name: str | None = None) -> Subject:
         )
     if callable(target) and not isinstance(target, (type, torch.Tensor)):
         file, line = _location(target)
-        return Subject(name or _callable_name(target), "callable", target, _parameters(target), file, line)
+        kind: Kind = "custom gradient" if has_custom_gradient(target) else "callable"
+        return Subject(name or _callable_name(target), kind, target, _parameters(target), file, line)
     raise SubjectTypeError(
         f"check: cannot check an object of type {type(target).__name__}; expected a torch.autograd.Function class, its "
         "apply, a custom op, an nn.Module or a callable of tensors."

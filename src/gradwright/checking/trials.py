@@ -93,7 +93,7 @@ def _not_to_blame(trial: Trial) -> Trial:
 
 def has_own_rule(case: Case) -> bool:
     """Tell whether a rule of the user's is involved: a Function class, a custom op, or a Function in the graph."""
-    if case.subject.kind in ("Function", "custom op"):
+    if case.subject.hand_written:
         return True
     # Some of torch's own operations are Functions inside; a custom op appears as a generated one.
     found = functions_in_graph(case)

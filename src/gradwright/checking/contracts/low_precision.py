@@ -129,7 +129,7 @@ def _wrong(
     size = max(abs(float(want[i])), 1e-300)
     error, budget = abs(float(got[i]) - float(want[i])), float(allowed[i])
     name = _name(low.dtype)
-    verdict: Verdict = "fail" if given.subject.kind in ("Function", "custom op") else "suspect"
+    verdict: Verdict = "fail" if given.subject.hand_written else "suspect"
     if k is None:
         output, index = low.locate_output(i)
         what = f"{low.output_name(output)} of forward"

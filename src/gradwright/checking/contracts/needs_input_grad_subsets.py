@@ -167,7 +167,7 @@ def _other_value(case: Case, situation: str, words: str, got: float, want: float
         "with torch.no_grad():",
         f'    print("without grad:", {repro.call(case)})',
     ]
-    own = case.subject.kind in ("Function", "custom op") or bool(functions_in_graph(case))
+    own = case.subject.hand_written or bool(functions_in_graph(case))
     # Plain code may look at the grad mode on purpose.
     verdict = "fail" if own else "suspect"
     hint = "compute the same value whether or not gradients are needed; leave out only what backward alone uses."

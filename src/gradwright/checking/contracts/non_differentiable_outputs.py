@@ -98,7 +98,7 @@ def examine(case: Case) -> Outcome:
 
 
 def _verdict(case: Case) -> Verdict:
-    if case.subject.kind in ("Function", "custom op"):
+    if case.subject.hand_written:
         return "fail"
     # In plain code a `.detach()` is visible and usually meant; near a custom gradient it deserves a look.
     return "suspect" if functions_in_graph(case) else "pass"
@@ -157,7 +157,7 @@ def _movement(case: Case, run: Pass, position: int) -> Movement | None:
 
 def _finding(case: Case, run: Pass, position: int, movement: Movement, verdict: Verdict) -> Finding:
     name = case.inputs[movement.input].name
-    function = case.subject.kind in ("Function", "custom op")
+    function = case.subject.hand_written
     how = "is marked as non-differentiable" if function else "carries no graph"
     message = (
         f"output {position} {how}, but moves with `{name}` (it changes at the rate {movement.slope:.3g} along a "

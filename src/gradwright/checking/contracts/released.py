@@ -136,7 +136,7 @@ def _judge(case: Case, calls: list[list[Watched]], alive: list[list[Watched]], s
         holder = _holder(case, [w for call in alive for w in call])
         return Outcome("pass", f"{', '.join(kept)} stays alive after {stage}, the same or the last one only{holder}")
     holder = _holder(case, growing)
-    own = case.subject.kind in ("Function", "custom op")
+    own = case.subject.hand_written
     collected = _collect(growing)
     names = ", ".join(dict.fromkeys(w.words for w in growing))
     if collected and not own:
@@ -199,7 +199,7 @@ def _address(tensor: Tensor) -> int:
 
 def _kept_after_backward(case: Case) -> Outcome | None:
     """Look for saved intermediates that outlive a backward while the output is still alive."""
-    if case.subject.kind not in ("Function", "custom op"):
+    if not case.subject.hand_written:
         return None
     # Two calls live at the same time, so that equal addresses mean one tensor: a constant that is kept on purpose.
     first, second = ((run, _saved_intermediates(case, run)) for run in (case.forward(), case.forward()))

@@ -1,0 +1,270 @@
+"""The Function classes behind a function with a custom gradient, for every call that is not the plain one.
+
+They take any arguments and outputs: containers, residuals, forward mode, ``torch.func``. Tensors travel one by one, and
+one object beside them says how they belong together. The plain call has a class of its own, made of generated source,
+in :mod:`~gradwright.authoring.codegen`.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import Function
+
+from gradwright import torch_compat
+from gradwright.authoring import autocast, trees
+from gradwright.authoring.definition import Definition, State
+from gradwright.authoring.derive import differentiable, zeros
+from gradwright.errors import ArgumentError, RuleError
+
+
+@dataclass
+class Call:
+    """The arguments of one call without their tensors.
+
+    It also carries what is known of the function: torch.compile cannot follow an object in a closure.
+    """
+
+    definition: Definition
+    asks: frozenset[str]
+    """Everything that must be saved."""
+    forward_mode: bool
+    """True when there may be tangents or a transform."""
+    structures: tuple[trees.Structure, ...]
+    """One for each argument."""
+    owners: tuple[int, ...]
+    """For each tensor, the position of the argument it is in."""
+
+
+@dataclass
+class Result:
+    """What one call returned, without its tensors."""
+
+    structure: trees.Structure
+    number: int
+    """How many tensors the output holds; those after them are residuals."""
+    residuals: trees.Structure
+    sources: tuple[tuple[str, int], ...]
+    """For each tensor among the residuals: whether it is an argument, an output or a tensor of its own, and which."""
+    autocast: autocast.State | None = None
+    """Under which the backward runs."""
+
+
+def run(
+    definition: Definition, apply: Callable[..., Any], values: Sequence[Any], *, forward_mode: bool
+) -> tuple[Any, Result | None]:
+    """Call the ``apply`` of one of the classes that :func:`function_class` makes on the values of all arguments.
+
+    Returns:
+        what the function returned, and how that was built; None for the second where there were no tensors.
+    """
+    leaves: list[Tensor] = []
+    structures, owners = [], []
+    for i, value in enumerate(values):
+        before = len(leaves)
+        structures.append(trees.flatten(value, leaves))
+        owners += [i] * (len(leaves) - before)
+    if not leaves:
+        return definition.run(dict(zip(definition.names, values)))[0], None
+    asks = definition.asks(forward_mode=forward_mode)
+    call = Call(definition, asks, forward_mode, tuple(structures), tuple(owners))
+    outputs = apply(call, *leaves)
+    result = outputs[-1]
+    return trees.rebuild(result.structure, iter(outputs[: result.number])), result
+
+
+def check_values(definition: Definition, values: Sequence[Any]) -> None:
+    """Refuse values that contradict the annotations.
+
+    Raises:
+        ArgumentError: a tensor is given where none is declared, or the other way round.
+    """
+    for argument, value in zip(definition.arguments, values):
+        if argument.kind == "static" and isinstance(value, Tensor):
+            raise ArgumentError(
+                f"{definition.name}: {argument.name!r} is a tensor, but its annotation says that it is none, so it "
+                "would get no gradient; expected a value of the annotated type; pass `.item()`, or annotate it "
+                "`Tensor` and let the rule return its gradient."
+            )
+        if argument.kind == "tensor" and not isinstance(value, Tensor) and value is not argument.default:
+            raise ArgumentError(
+                f"{definition.name}: {argument.name!r} is a {type(value).__name__}, but its annotation is Tensor; "
+                "expected a tensor; pass torch.tensor(...), or change the annotation."
+            )
+
+
+def function_class(definition: Definition, *, forward_mode: bool) -> type[Function]:
+    """Make the class for calls of any kind; with ``forward_mode`` also for forward mode and ``torch.func``.
+
+    There are two because torch.compile refuses a class that has a ``jvp``.
+    """
+    body: dict[str, Any] = {
+        "forward": staticmethod(_forward),
+        "setup_context": staticmethod(_setup_context),
+        "backward": staticmethod(_backward),
+        "__module__": definition.function.__module__,
+        "__doc__": definition.function.__doc__,
+    }
+    if forward_mode:
+        body["jvp"] = staticmethod(_jvp)
+    if "vmap" in definition.rules:
+        body["vmap"] = staticmethod(_vmap(definition))
+    elif definition.options.vmap == "derive":
+        body["generate_vmap_rule"] = True
+    else:
+        body["vmap"] = staticmethod(_no_vmap(definition))
+    return type(definition.name, (Function,), body)
+
+
+def _forward(call: Call, *leaves: Tensor) -> Any:
+    definition = call.definition
+    context, cast, state = autocast.enter(definition.options.autocast, leaves)
+    left = iter(cast)
+    values = [trees.rebuild(structure, left) for structure in call.structures]
+    with context:
+        out, residuals = definition.run(dict(zip(definition.names, values)))
+    out_leaves: list[Tensor] = []
+    structure = trees.flatten(out, out_leaves)
+    _refuse_callables(definition, out)
+    kept: list[Tensor] = []
+    residual_structure = trees.flatten(residuals, kept)
+    hidden: list[Tensor] = []
+    sources = []
+    for tensor in kept:
+        source = _place("argument", tensor, leaves) or _place("output", tensor, out_leaves)
+        source = source or _place("own", tensor, hidden)
+        if source is None:
+            source = ("own", len(hidden))
+            hidden.append(tensor)
+        sources.append(source)
+    returned = trees.distinct(out_leaves, leaves, copies=call.forward_mode, aliases="out" in call.asks)
+    return (*returned, *hidden, Result(structure, len(out_leaves), residual_structure, tuple(sources), state))
+
+
+def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    call, *leaves = inputs
+    definition, asks, result = call.definition, call.asks, output[-1]
+    outs, hidden = output[: result.number], output[result.number : -1]
+    _refuse_nondiff(call, ctx.needs_input_grad[1:])
+    saved = [leaf for leaf, owner in zip(leaves, call.owners) if definition.names[owner] in asks]
+    if "out" in asks:
+        saved += outs
+    if "residuals" in asks:
+        pools = {"argument": leaves, "output": outs, "own": hidden}
+        saved += [pools[kind][i] for kind, i in result.sources]
+    ctx.save_for_backward(*saved)
+    if call.forward_mode:
+        ctx.save_for_forward(*saved)
+    # None stays None: a tangent that is zero is told from one that moves, and residuals need no zeros.
+    ctx.set_materialize_grads(False)
+    ctx.call, ctx.result = call, result
+    ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
+    ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in outs]
+    ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in hidden]
+
+
+def _backward(ctx: Any, *grads: Any) -> Any:
+    cotangents = list(grads[: ctx.result.number])
+    if all(g is None for g in cotangents):
+        return (None,) * (1 + len(ctx.metas))
+    state = _state(ctx, ctx.saved_tensors)
+    with autocast.replay(ctx.result.autocast):
+        found = ctx.call.definition.pull(state, cotangents, ctx.needs_input_grad[1:])
+    return (None, *found)
+
+
+def _jvp(ctx: Any, *tangents: Any) -> Any:
+    _refuse_nondiff(ctx.call, [tangent is not None for tangent in tangents[1:]])
+    # PyTorch switches forward mode off in here, so that an outer level of it would see a constant, and
+    # nested forward mode would give 0 (pytorch/pytorch#197867).
+    with torch_compat.forward_mode_enabled(), autocast.replay(ctx.result.autocast):
+        saved = [torch_compat.primal(tensor) for tensor in ctx.saved_tensors]
+        found = ctx.call.definition.push(_state(ctx, saved), tangents[1:])
+        # A residual has no tangent that anybody knows. A zero is given so that the seal sees it move.
+        hidden = [zeros(meta) if differentiable(meta) else None for meta in ctx.hidden_metas]
+    return (*found, *hidden, None)
+
+
+def _vmap(definition: Definition) -> Callable[..., Any]:
+    rule = definition.rules["vmap"]
+    in_dims_of = collections.namedtuple("in_dims", definition.names, rename=True)  # type: ignore[misc]
+
+    def vmap(info: Any, in_dims: Any, call: Call, *leaves: Any) -> Any:
+        left, dims = iter(leaves), iter(in_dims[1:])
+        values = [trees.rebuild(structure, left) for structure in call.structures]
+        places = [trees.rebuild(structure, dims, statics=False) for structure in call.structures]
+        answer = rule.call((info, in_dims_of(*places)), dict(zip(definition.names, values)))
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise RuleError(
+                f"{definition.name}: the rule {rule.function.__name__!r} returned a {type(answer).__name__}; expected "
+                "the batched output and the place of its batch dimension; write `return out, 0`."
+            )
+        out, out_dims = answer
+        outs: list[Tensor] = []
+        structure = trees.flatten(out, outs)
+        flat_dims = [out_dims] * len(outs) if out_dims is None or isinstance(out_dims, int) else _dims_of(out_dims)
+        if len(flat_dims) != len(outs):
+            raise RuleError(
+                f"{definition.name}: the rule {rule.function.__name__!r} returned {len(flat_dims)} batch dimensions "
+                f"for {len(outs)} tensors; expected one for each, None for those that are not batched."
+            )
+        result = Result(structure, len(outs), trees.NOTHING, ())
+        return (*outs, result), (*flat_dims, None)
+
+    return vmap
+
+
+def _no_vmap(definition: Definition) -> Callable[..., Any]:
+    def vmap(*_: Any) -> Any:
+        raise RuleError(
+            f"{definition.name}: it was called under vmap, but is declared with vmap='none'; give it a rule with "
+            f"@{definition.name}.vmap, or leave vmap='none' away if its body is made of PyTorch operations."
+        )
+
+    return vmap
+
+
+def _state(ctx: Any, saved: Sequence[Any]) -> State:
+    left = iter(saved)
+    call, result = ctx.call, ctx.result
+    values: dict[str, Any] = {}
+    for name, structure in zip(call.definition.names, call.structures):
+        if name in call.asks:
+            values[name] = trees.rebuild(structure, left)
+    if "out" in call.asks:
+        values["out"] = trees.rebuild(result.structure, left)
+    if "residuals" in call.asks:
+        values["residuals"] = trees.rebuild(result.residuals, left)
+    return State(call.structures, ctx.metas, result.structure, ctx.out_metas, values, saved)
+
+
+def _refuse_nondiff(call: Call, moving: Sequence[bool]) -> None:
+    refusing = call.definition.options.nondiff
+    if refusing:
+        for owner, moves in zip(call.owners, moving):
+            if moves and call.definition.names[owner] in refusing:
+                raise RuleError(call.definition.nondiff_message(owner))
+
+
+def _place(kind: str, tensor: Tensor, among: Sequence[Tensor]) -> tuple[str, int] | None:
+    return next(((kind, i) for i, other in enumerate(among) if other is tensor), None)
+
+
+def _dims_of(out_dims: Any) -> list[int | None]:
+    if out_dims is None or isinstance(out_dims, int):
+        return [out_dims]
+    parts = out_dims.values() if isinstance(out_dims, dict) else out_dims
+    return [dim for part in parts for dim in _dims_of(part)]
+
+
+def _refuse_callables(definition: Definition, out: Any) -> None:
+    if isinstance(out, tuple) and any(callable(part) and not isinstance(part, Tensor) for part in out):
+        raise RuleError(
+            f"{definition.name}: it returned a tuple with a function in it, as custom gradients of TensorFlow do; "
+            "expected the output alone; attach the gradient as a rule, which asks by name for what it needs: "
+            f"`@{definition.name}.vjp` above `def {definition.name}_vjp(g, out): ...`."
+        )

@@ -1,0 +1,314 @@
+"""``custom_gradient``: rules attached to a plain function."""
+
+from __future__ import annotations
+
+import functools
+import typing
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar, overload
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gradwright import torch_compat
+from gradwright.authoring import classes, codegen, plain, trees
+from gradwright.authoring.autocast import Policy
+from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
+from gradwright.authoring.derive import differentiable
+from gradwright.authoring.rules import Rule, RuleKind, read_annotations, read_arguments, read_rule
+from gradwright.errors import DefinitionError, RuleError
+from gradwright.typing import CustomGradient
+
+P = ParamSpec("P")
+R = TypeVar("R")
+V = TypeVar("V", bound=Callable[..., Any])
+
+
+@overload
+def custom_gradient(function: Callable[P, R], /) -> CustomGradient[P, R]: ...
+
+
+@overload
+def custom_gradient(
+    *,
+    double_backward: DoubleBackward = ...,
+    vmap: Derive = ...,
+    forward_mode: Derive = ...,
+    symbolic_zeros: bool = ...,
+    autocast: Policy = ...,
+    nondiff: tuple[str, ...] = ...,
+) -> Callable[[Callable[P, R]], CustomGradient[P, R]]: ...
+
+
+def custom_gradient(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Give a function a hand-written gradient: a decorator, to which rules are attached.
+
+    The decorated function keeps its signature, name, docstring, types and pickling. Rules are attached with ``.vjp``
+    (reverse mode), ``.jvp`` (forward mode), ``.vmap`` (batching) and ``.fwd`` (a forward that keeps residuals). A rule
+    takes the cotangent ``g`` (or the tangent ``t``) and then asks by name for what it needs: any argument, ``out``,
+    ``needs`` (which arguments need a gradient, by name) or ``residuals``. What is asked for is what is saved.
+
+    One rule is enough: forward mode, reverse mode and batching are derived from it, and second derivatives are right
+    or raise.
+
+    Arguments:
+        function: takes tensors, containers of tensors (dict, list, tuple, dataclass) and anything else. Annotate
+            arguments that never have a gradient (``k: float``): a rule need not speak of them.
+        double_backward: ``"auto"``: the rule is differentiated, which is right when it uses only arguments and ``out``;
+            ``"once"``: a second derivative raises; ``"never"``: so does ``create_graph=True``. A function with
+            ``.fwd`` is ``"once"``.
+        vmap: ``"derive"``: function and rules are run under vmap; ``"none"``: only ``.vmap`` is used.
+        forward_mode: ``"derive"``: from the VJP; ``"none"``: only ``.jvp`` is used.
+        symbolic_zeros: cotangents of outputs that were not used are None instead of zeros.
+        autocast: ``"replay"``: the backward runs as the forward did; ``"float32"``: under autocast, inputs are cast to
+            float32 and autocast is off in both directions; ``"off"``: the same without the cast.
+        nondiff: names of tensors that refuse to be differentiated.
+
+    Raises:
+        DefinitionError: the function or a rule cannot be used as it is written.
+
+    Example:
+        >>> import torch, gradwright as gw
+        >>> @gw.custom_gradient
+        ... def exp(x: torch.Tensor) -> torch.Tensor:
+        ...     return torch.exp(x)
+        >>> @exp.vjp
+        ... def exp_vjp(g, out):
+        ...     return g * out
+        >>> x = torch.tensor([0.0, 1.0], requires_grad=True)
+        >>> torch.autograd.grad(exp(x).sum(), x)
+        (tensor([1.0000, 2.7183]),)
+        >>> torch.func.vmap(torch.func.hessian(exp))(x.detach())
+        tensor([1.0000, 2.7183])
+    """
+    if function is None:
+        return functools.partial(_decorate, options=options)
+    if options:
+        raise DefinitionError(
+            "custom_gradient: got a function and options at once; expected `@gw.custom_gradient(...)` above the "
+            "function; or write gw.define(function, vjp=..., ...)."
+        )
+    return _decorate(function, options=options)
+
+
+def _decorate(function: Callable[..., Any], *, options: dict[str, Any]) -> Any:
+    if isinstance(function, (staticmethod, classmethod)):
+        kind = type(function).__name__
+        raise DefinitionError(
+            f"custom_gradient: got a {kind}; expected a function; write @{kind} above @gw.custom_gradient, not below."
+        )
+    if isinstance(function, type) or not callable(function):
+        raise DefinitionError(
+            f"custom_gradient: got {function!r}; expected a function; for a torch.autograd.Function class attach rules "
+            "to a function that does what its forward does."
+        )
+    name = getattr(function, "__name__", type(function).__name__)
+    if hasattr(function, "__custom_gradient__"):
+        raise DefinitionError(f"{name}: it is decorated already; attach further rules with @{name}.vjp and the like.")
+    arguments = read_arguments(name, function)
+    return build(Definition(name, function, arguments, make_options(name, options)))
+
+
+def make_options(name: str, options: dict[str, Any]) -> Options:
+    """Return the options, refusing unknown names."""
+    unknown = [option for option in options if option not in Options.__dataclass_fields__]
+    if unknown:
+        raise DefinitionError(
+            f"{name}: custom_gradient has no option {unknown[0]!r}; expected "
+            f"{', '.join(Options.__dataclass_fields__)}; correct the name."
+        )
+    return Options(**options)
+
+
+def build(definition: Definition, *rules: Rule) -> Any:
+    """Return the function that users call, with ``.vjp``, ``.jvp``, ``.vmap`` and ``.fwd`` to attach rules."""
+    definition.options.check(definition.name, definition.arguments)
+    dispatch = _Dispatch(definition)
+    for rule in rules:
+        dispatch.add(rule)
+    wrapper = functools.update_wrapper(dispatch.wrapper, definition.function)
+    attributes = {kind: functools.partial(dispatch.attach, kind) for kind in ("vjp", "jvp", "vmap", "fwd")}
+    wrapper.__dict__.update(attributes, __custom_gradient__=definition)
+    return wrapper
+
+
+class _Dispatch:
+    """Sends each call to the class that is made for it, and makes the classes when rules are attached."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.wrapper, self.set_plain = codegen.make_wrapper(definition, self.general, self.compiling)
+        self.flat = all(argument.kind != "tree" for argument in definition.arguments)
+        self.plain: type[Function] | None = None
+        """For plain calls; None while they are not known to be plain."""
+        self.reverse: type[Function] | None = None
+        """For other calls without forward mode and transforms."""
+        self.every: type[Function] | None = None
+        """For all calls."""
+        self.seen = False
+        """True once a call has shown what the function returns."""
+
+    def attach(self, kind: RuleKind, rule: V) -> V:
+        self.add(read_rule(self.definition.name, kind, rule, self.definition.arguments))
+        return rule
+
+    def add(self, rule: Rule) -> None:
+        self.definition.rules[rule.kind] = rule
+        self._check_rules()
+        self._make_classes()
+
+    def _check_rules(self) -> None:
+        definition = self.definition
+        rules = definition.rules
+        if "fwd" in rules and "vmap" in rules:
+            raise DefinitionError(
+                f"{definition.name}: it has both .fwd and .vmap, and a batched call would have no residuals; expected "
+                "one of them; leave .vmap away (batching is derived) or let the VJP ask for arguments and out instead."
+            )
+
+    def _make_classes(self) -> None:
+        """Make the classes anew, so that whatever was compiled with the old rules notices (a class is never edited)."""
+        self.plain = self.every = self.reverse = None
+        self.seen = False
+        self.set_plain(self.general)
+        if "vjp" in self.definition.rules or "jvp" in self.definition.rules:
+            self.reverse = classes.function_class(self.definition, forward_mode=False)
+            outputs = _declared_outputs(self.definition)
+            if self._may_be_plain() and not isinstance(outputs, str) and "fwd" not in self.definition.rules:
+                self.plain = plain.make_class(self.definition, plain.Form(outputs))
+
+    def _may_be_plain(self) -> bool:
+        definition = self.definition
+        options = definition.options
+        usual = options.autocast == "replay" and not options.symbolic_zeros
+        return self.flat and usual and "vjp" in definition.rules
+
+    def compiling(self, *values: Any) -> Any:
+        """Run a call that torch.compile traces."""
+        if torch_compat.transforms_active() or torch_compat.forward_mode_on():
+            return torch_compat.call_untraced(
+                self.general,
+                values,
+                f"{self.definition.name}: a transform of torch.func (grad, vjp, jvp, vmap, ...) or a level of forward "
+                "mode around it inside torch.compile would drop its gradient rule without a word "
+                "(pytorch/pytorch#193279); compile inside the transform instead, or leave fullgraph=True away, or use "
+                "gw.surrogate if it is a surrogate.",
+            )
+        if torch_compat.is_exporting_without_dynamo():
+            warnings.warn(
+                f"{self.definition.name}: torch.export keeps its values but not its gradient rule: an exported module "
+                "that is trained would use the derivative of its operations instead; export for inference only.",
+                stacklevel=3,
+            )
+        self._require_rules()
+        classes.check_values(self.definition, values)
+        known = self.plain if "fwd" not in self.definition.rules else None
+        if known is not None and all(isinstance(v, (Tensor, *trees.PLAIN)) for v in values):
+            return known.apply(*values)
+        assert self.reverse is not None
+        return classes.run(self.definition, self.reverse.apply, values, forward_mode=False)[0]
+
+    def general(self, *values: Any) -> Any:
+        """Run a call of any kind."""
+        tracing = [v for v in values if not isinstance(v, Tensor) and hasattr(v, "__torch_function__")]
+        if tracing:
+            # A stand-in for a tensor, as torch.fx has them: it gets the function as one operation, rule included.
+            positional, keyword = self.definition.arranged(values)
+            return torch.overrides.handle_torch_function(self.wrapper, tracing, *positional, **keyword)
+        self._require_rules()
+        classes.check_values(self.definition, values)
+        if torch_compat.transforms_active() or torch_compat.forward_mode_on():
+            if self.every is None:
+                self.every = classes.function_class(self.definition, forward_mode=True)
+            return classes.run(self.definition, self.every.apply, values, forward_mode=True)[0]
+        return self._without_transforms(values)[0] if self.seen else self._first(values)
+
+    def _without_transforms(self, values: Sequence[Any]) -> tuple[Any, classes.Result | None]:
+        assert self.reverse is not None
+        apply = torch_compat.direct_apply(self.reverse)
+        return classes.run(
+            self.definition,
+            lambda call, *leaves: apply(call, *map(torch_compat.unwrap_dead, leaves)),
+            values,
+            forward_mode=False,
+        )
+
+    def _first(self, values: Sequence[Any]) -> Any:
+        """Run the first call, which shows what the function returns and whether it edits its inputs."""
+        tensors: list[Tensor] = []
+        for value in values:
+            trees.flatten(value, tensors)
+        versions = [_version(tensor) for tensor in tensors]
+        out, result = self._without_transforms(values)
+        self.seen = True
+        if versions != [_version(tensor) for tensor in tensors]:
+            self.seen = False
+            raise RuleError(
+                f"{self.definition.name}: it edited one of its arguments in place, so that what others keep of that "
+                "tensor is wrong; expected a new tensor; compute on a copy (`x = x.clone()`)."
+            )
+        if self._may_be_plain() and result is not None and _smooth(out):
+            self._call_plainly(result)
+        return out
+
+    def _call_plainly(self, result: classes.Result) -> None:
+        """Let plain calls take the short way from now on, if what the first call returned allows it."""
+        form = plain.seen_form(self.definition, result)
+        if self.plain is None and form is not None and _declared_outputs(self.definition) in ("unknown", form.outputs):
+            self.plain = plain.make_class(self.definition, form)
+        if self.plain is None:
+            return
+        apply = torch_compat.direct_apply(self.plain)
+        if form is None or not form.keeps:
+            self.set_plain(apply)
+            return
+
+        def without_residuals(*values: Any) -> Any:
+            try:
+                return apply(*values)[0]
+            except plain.FormChangedError:
+                self.set_plain(self.general)
+                return self.general(*values)
+
+        self.set_plain(without_residuals)
+
+    def _require_rules(self) -> None:
+        definition = self.definition
+        if "vjp" not in definition.rules and "jvp" not in definition.rules:
+            raise RuleError(
+                f"{definition.name}: it has no gradient rule yet; expected one; write `@{definition.name}.vjp` above "
+                f"`def {definition.name}_vjp(g, ...)`, or @{definition.name}.jvp."
+            )
+        for rule in definition.rules.values():
+            if "residuals" in rule.asks and "fwd" not in definition.rules:
+                raise DefinitionError(
+                    f"{definition.name}: the rule {rule.function.__name__!r} asks for residuals, but nothing keeps "
+                    f"any; expected a forward that does; write `@{definition.name}.fwd` above a function that returns "
+                    "(out, residuals)."
+                )
+
+
+def _declared_outputs(definition: Definition) -> int | Literal["unknown", "other"] | None:
+    """Return None for one tensor, the length for a tuple of tensors, or that it is unknown or something else."""
+    annotation = read_annotations(definition.function).get("return", "unknown")
+    if annotation in ("Tensor", "torch.Tensor"):
+        return None
+    if isinstance(annotation, str):
+        return "unknown"
+    if isinstance(annotation, type) and issubclass(annotation, Tensor):
+        return None
+    parts = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple and parts and all(part is Tensor for part in parts):
+        return len(parts)
+    return "other"
+
+
+def _smooth(out: Any) -> bool:
+    tensors = out if isinstance(out, tuple) else (out,)
+    return all(isinstance(t, Tensor) and differentiable((t.shape, t.dtype, t.device)) for t in tensors)
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else torch_compat.edits(tensor)

@@ -1,0 +1,71 @@
+"""The seal: a gradient that must not be differentiated again raises when it is, instead of being wrong.
+
+PyTorch's ``once_differentiable`` hangs its error on fresh leaves and only when the cotangent requires a gradient, so
+that the engine prunes it in many patterns, and the second derivative comes out wrong or zero. Here the error is joined
+to everything the rule read: whatever way leads back to the inputs, it is met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gradwright import torch_compat
+from gradwright.errors import RuleError
+
+
+class Seal(Function):
+    """Copies of the first ``number`` tensors, which can be used but not differentiated."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(message: str, number: int, *tensors: Tensor) -> Any:
+        """Return the copies."""
+        return tuple(tensor.clone() for tensor in tensors[:number])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep what to say."""
+        ctx.message = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        """Refuse."""
+        raise RuleError(ctx.message)
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        """Refuse."""
+        raise RuleError(ctx.message)
+
+
+def may_be_differentiated() -> bool:
+    """Tell whether what is computed now could be differentiated later or is being differentiated."""
+    return torch.is_grad_enabled() or torch_compat.forward_mode_on()
+
+
+def seal(message: str, values: Sequence[Tensor | None], read: Sequence[Any]) -> list[Tensor | None]:
+    """Return copies of ``values`` that raise ``message`` when they are differentiated.
+
+    ``read`` is everything they were computed from. Values of an integer type are left alone.
+    """
+    places = [i for i, value in enumerate(values) if isinstance(value, Tensor) and _smooth(value)]
+    if not places:
+        return list(values)
+    joined = [tensor for tensor in read if isinstance(tensor, Tensor) and _smooth(tensor)]
+    copies: Sequence[Tensor] = Seal.apply(  # type: ignore[no-untyped-call]
+        message, len(places), *(values[i] for i in places), *joined
+    )
+    sealed = list(values)
+    for place, copy in zip(places, copies):
+        sealed[place] = copy
+    return sealed
+
+
+def _smooth(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

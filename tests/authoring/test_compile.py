@@ -1,0 +1,75 @@
+"""Under torch.compile in one graph: the same gradients, whatever the arguments and outputs are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradwright as gw
+from tests.authoring.examples import EXAMPLES, Example, exp, linear, logsumexp, x
+from tests.authoring.test_transforms import measured
+
+pytestmark = [pytest.mark.compile, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+def grads(function: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    leaves = [t.detach().clone().requires_grad_() for t in inputs]
+    return torch.autograd.grad(function(*leaves), leaves, materialize_grads=True)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.name}{len(e.inputs)}")
+def test_every_example_compiles_whole(example: Example) -> None:
+    torch.compiler.reset()
+    ours = torch.compile(measured(example, example.function), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(grads(ours, example.inputs), grads(measured(example, example.truth), example.inputs))
+
+
+def test_a_function_that_was_never_called_compiles() -> None:
+    @gw.custom_gradient
+    def fresh(x):  # type: ignore[no-untyped-def]
+        return {"y": x * 2, "n": 3}
+
+    fresh.vjp(lambda g: 7 * g["y"])
+    torch.compiler.reset()
+    compiled = torch.compile(lambda t: fresh(t)["y"].sum(), fullgraph=True, backend="aot_eager")
+    assert grads(compiled, (x(2),))[0].tolist() == [7, 7]
+
+
+def test_inductor_and_dynamic_shapes() -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(lambda a, w: linear(exp(a), w).sum(), fullgraph=True, dynamic=True)
+    for n in (3, 5):
+        inputs = (x(n, 3), x(2, 3, seed=2))
+        torch.testing.assert_close(grads(compiled, inputs), grads(lambda a, w: (a.exp() @ w.mT).sum(), inputs))
+
+
+def test_compiled_autograd() -> None:
+    torch.compiler.reset()
+    t = x(3).requires_grad_()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+        torch.compile(lambda t: (exp(t) + logsumexp(t)).sum(), backend="aot_eager", fullgraph=True)(t).backward()
+    assert t.grad is not None
+    torch.testing.assert_close(t.grad, (t.exp() + 3 * t.softmax(0)).detach())
+
+
+def test_autocast() -> None:
+    @gw.custom_gradient
+    def product(a: Tensor, w: Tensor) -> Tensor:
+        return a @ w
+
+    @product.vjp
+    def product_vjp(g: Tensor, a: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return g @ w.mT, a.mT @ g
+
+    def under(a: Tensor, w: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return product(a, w).float().sum()
+
+    torch.compiler.reset()
+    inputs = (x(2, 3).float(), x(3, 2, seed=2).float())
+    found = grads(torch.compile(under, fullgraph=True, backend="aot_eager"), inputs)
+    assert [g.dtype for g in found] == [torch.float32, torch.float32]
+    torch.testing.assert_close(found, grads(under, inputs))
