@@ -168,15 +168,19 @@ def print_missed(defects: Sequence[Row], controls: Sequence[Row]) -> None:
 
 
 def print_agreement(defects: Sequence[Row], controls: Sequence[Row]) -> None:
-    """Say whether all seeds led to the same verdicts."""
+    """Say whether all seeds led to the same accusations, and to the same verdicts of every contract."""
+    accused: dict[tuple[str, str], set[bool]] = {}
     verdicts: dict[tuple[str, str], set[str]] = {}
     for row in [*defects, *controls]:
         key = (row["checker"], row.get("defect") or row["control"])
+        accused.setdefault(key, set()).add(row["found"] if "found" in row else row["accused"])
         verdicts.setdefault(key, set()).add(json.dumps(row["verdicts"], sort_keys=True))
+    apart = [key for key, seen in accused.items() if len(seen) > 1]
     differing = [key for key, seen in verdicts.items() if len(seen) > 1]
-    print(f"\n{len(verdicts)} pairs of checker and subject, {len(differing)} whose verdict depends on the seed")
+    print(f"\n{len(verdicts)} pairs of checker and subject: {len(apart)} that only some seeds find or accuse;")
+    print(f"{len(differing)} of which a contract passes with one seed and is unresolved with another")
     for checker, subject in differing:
-        print(f"  {checker}: {subject}")
+        print(f"  {checker}: {subject}{' (accused)' if (checker, subject) in apart else ''}")
 
 
 def figures(defects: Sequence[Row], controls: Sequence[Row], names: Sequence[str]) -> list[Row]:
