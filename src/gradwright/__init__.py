@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gradwright.errors import GradwrightError as GradwrightError
 
 if TYPE_CHECKING:
+    from gradwright.authoring.adopt import adopt as adopt
     from gradwright.authoring.constructors import define as define
     from gradwright.authoring.constructors import elementwise as elementwise
     from gradwright.authoring.constructors import surrogate as surrogate
@@ -31,6 +32,7 @@ _LAZY = {
     "check": "gradwright.checking.run",
     "Report": "gradwright.checking.report",
     "Sample": "gradwright.checking.samples",
+    "adopt": "gradwright.authoring.adopt",
     "custom_gradient": "gradwright.authoring.decorator",
     "define": "gradwright.authoring.constructors",
     "elementwise": "gradwright.authoring.constructors",
@@ -42,6 +44,7 @@ __all__ = [
     "Report",
     "Sample",
     "__version__",
+    "adopt",
     "check",
     "custom_gradient",
     "define",

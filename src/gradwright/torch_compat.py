@@ -105,6 +105,11 @@ def primal(tensor: Any) -> Any:
     return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
 
 
+def is_batched(tensor: Any) -> bool:
+    """Tell whether a tensor stands for one element of a batch, inside vmap."""
+    return _functorch is not None and bool(_functorch.is_batchedtensor(tensor))
+
+
 def is_recording() -> bool:
     """Tell whether operations are being recorded, by torch.compile, export or make_fx, so that values are not known."""
     if torch.compiler.is_compiling():
