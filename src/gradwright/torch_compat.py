@@ -110,6 +110,18 @@ def is_batched(tensor: Any) -> bool:
     return _functorch is not None and bool(_functorch.is_batchedtensor(tensor))
 
 
+def requiring_grad(tensor: Any) -> Any:
+    """Return an alias that requires a gradient, also inside a vmap, where ``requires_grad_`` is refused."""
+    if _functorch is None:  # pragma: no cover - depends on the torch version
+        return tensor
+    if is_batched(tensor):
+        inner = requiring_grad(_functorch.get_unwrapped(tensor))
+        return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
+    alias = tensor.detach()
+    alias.requires_grad = True
+    return alias
+
+
 def is_recording() -> bool:
     """Tell whether operations are being recorded, by torch.compile, export or make_fx, so that values are not known."""
     if torch.compiler.is_compiling():

@@ -24,7 +24,7 @@ class OldFunction:
     inputs: tuple[Tensor, ...]
     call: Callable[..., Any] = field(default=lambda f, *xs: f(*xs))
     refuses: frozenset[str] = frozenset()
-    """What it refuses: ``second`` derivatives, ``vmap``, ``forward``, ``func``."""
+    """What it refuses: ``second`` derivatives, ``vmap``, ``forward`` mode, ``func`` (all transforms), ``jacrev``, ``jacfwd``."""
     name: str = ""
 
 
@@ -126,11 +126,7 @@ class KeepsInContainers(Function):
     def backward(ctx: Any, g: Tensor) -> Any:
         x, s = ctx.cache["pair"]
         ctx.cache.clear()
-        return ctx_free(g, s), 2 * g * x * (1 - s * s).sqrt()
-
-
-def ctx_free(g: Tensor, s: Tensor) -> Tensor:
-    return 2 * g * s
+        return 2 * g * s, 2 * g * x * (1 - s * s).sqrt()
 
 
 add(KeepsInContainers, lambda x, y: 2 * x * y.sin(), (x(3), 0.3 * x(3, seed=2)))
@@ -190,7 +186,7 @@ class ClampInPlace(Function):
         return grad, None, None
 
 
-add(ClampInPlace, lambda x, low, high: x.clamp(low, high), (x(3),), lambda f, t: f(t, -0.5, 0.7))
+add(ClampInPlace, lambda x, low, high: x.clamp(low, high), (x(3),), lambda f, t: f(t, -0.5, 0.7), refuses=("vmap",))
 
 
 class Softmax(Function):
@@ -608,14 +604,55 @@ add(DetachedIntermediate, lambda x: x * x.exp(), (x(3),), refuses=("second",))
 class DataIntermediate(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = x * x
-        ctx.cosine = torch.cos(y.data) * 2
-        return y.sin()
+        ctx.cosine = x.data.cos()
+        return x.sin()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        # The derivative without x is wrong in general; here it is that of the surrogate sin(y) -> y cos.
         return g * ctx.cosine
+
+
+add(DataIntermediate, torch.sin, (x(3),), refuses=("second", "vmap"))
+
+
+class NoGradIntermediate(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            ctx.cosine = x.cos()
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * ctx.cosine
+
+
+add(NoGradIntermediate, torch.sin, (x(3),), refuses=("second",))
+
+
+class FilledFromOutside(Function):
+    """A kernel of another library writes into a tensor of zeros; here NumPy stands for it, with memory shared before."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        kernel(x, out)
+        ctx.save_for_backward(out * 1.0)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (c,) = ctx.saved_tensors
+        return g * c
+
+
+def kernel(x: Tensor, out: Tensor) -> None:
+    """Write the cosine where PyTorch does not see it, as a function in C does."""
+    with torch._C.DisableTorchFunction():
+        np.cos(x.detach().numpy(), out=out.numpy())
+
+
+add(FilledFromOutside, torch.sin, (x(3),), refuses=("second", "vmap"))
 
 
 class NumpyIntermediate(Function):
@@ -667,7 +704,7 @@ class NumpySquare(Function):
         return torch.from_numpy(g.numpy() * 2 * x.detach().numpy())
 
 
-add(NumpySquare, lambda x: x**2, (x(3),), refuses=("second", "vmap", "forward"))
+add(NumpySquare, lambda x: x**2, (x(3),), refuses=("second", "vmap", "forward", "jacrev"))
 
 
 class Branch(Function):
@@ -722,6 +759,6 @@ class Dropout(Function):
 
 
 # p = 0 keeps everything, so that there is a twin.
-add(Dropout, lambda x, p: x * 1, (x(3),), lambda f, t: f(t, 0.0), refuses=("vmap",))
+add(Dropout, lambda x, p: x * 1, (x(3),), lambda f, t: f(t, 0.0), refuses=("vmap", "jacfwd"))
 
 COMPLEX = OldFunction(ComplexSquare, lambda z: z * z, (torch.complex(x(3), x(3, seed=2)),), name="ComplexSquare")

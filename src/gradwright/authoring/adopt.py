@@ -95,7 +95,11 @@ class Adopted:
             structures.append(trees.flatten(value, leaves))
             own = [_may_need(leaf, everywhere) for leaf in leaves[before:]]
             needs.append(bool(own) and own[0] and isinstance(value, Tensor))
-            if not isinstance(value, Tensor) and not self._warned and any(leaf.requires_grad for leaf in leaves[before:]):
+            if (
+                not isinstance(value, Tensor)
+                and not self._warned
+                and any(leaf.requires_grad for leaf in leaves[before:])
+            ):
                 self._warn(len(needs) - 1)
         call = Call(self.old, tuple(structures), tuple(needs), everywhere)
         if everywhere:
@@ -104,6 +108,9 @@ class Adopted:
             outputs = torch_compat.direct_apply(self._plain)(call, *map(torch_compat.unwrap_dead, leaves))
         result = outputs[-1]
         outs = list(outputs[: result.number])
+        if everywhere:
+            for place in result.still:
+                outs[place] = outs[place].detach()
         for source, place in result.dirty:
             outs[place] = leaves[source].copy_(outs[place])
         return trees.rebuild(result.structure, iter(outs))

@@ -21,7 +21,7 @@ from gradwright.authoring.derive import NotLinearError, differentiable, transpos
 from gradwright.authoring.recompute import MOVING, STILL, same_values, watching
 from gradwright.authoring.recording import Context, Kept, read_kept
 from gradwright.authoring.returns import fit
-from gradwright.authoring.seal import may_be_differentiated, seal
+from gradwright.authoring.seal import may_be_differentiated, opaque, seal
 from gradwright.errors import RuleError
 
 
@@ -71,7 +71,7 @@ class Result:
     shown: tuple[int | None, ...]
     """For each output, its place among the tensors, or None for one that is no tensor."""
     still: tuple[int, ...]
-    """The outputs, hidden ones included, that have no derivative."""
+    """The outputs that have no derivative."""
     dirty: tuple[tuple[int, int], ...]
     """Inputs that were changed in place, and the outputs that hold the new values."""
     kept: Kept
@@ -113,6 +113,9 @@ def function_class(name: str, module: str, *, forward_mode: bool) -> type[Functi
 def _forward(call: Call, *leaves: Tensor) -> Any:
     old = call.old
     work = [leaf.clone() for leaf in leaves] if old.edits else list(leaves)
+    if call.everywhere:
+        # Inside a transform the tensors are bare; a forward that looks at requires_grad shall see what is needed.
+        work = [_requiring(leaf) if call.needs[owner] else leaf for leaf, owner in zip(work, _owners(call))]
     versions = [] if call.everywhere else [_version(leaf) for leaf in work]
     context = Context(call.needs)
     out = _run_forward(call, context, work)
@@ -132,34 +135,36 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
     still += [i for i in range(len(outs)) if i not in shown]
     dirty = _dirty(old, context, work, outs)
     returned = trees.distinct(outs, work, copies=call.everywhere, aliases=True)
-    result = Result(
-        structure,
-        len(outs),
-        shown,
-        (*still, *range(len(outs), len(outs) + len(own))),
-        dirty,
-        kept,
-        context.gw_materialize,
-    )
+    result = Result(structure, len(outs), shown, tuple(still), dirty, kept, context.gw_materialize)
     return (*returned, *own, result)
 
 
 def _run_forward(call: Call, context: Context, leaves: Sequence[Tensor]) -> Any:
     left = iter(leaves)
     values = [trees.rebuild(structure, left) for structure in call.structures]
-    if not any(map(torch_compat.is_batched, leaves)):
+    if not call.everywhere:
         return call.old.forward(context, *values)
     try:
         return call.old.forward(context, *values)
     except RuleError:
         raise
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        raise RuleError(
-            f"{call.old.name}: its forward cannot be run under vmap ({type(error).__name__}: {_first_line(error)}); "
-            "expected PyTorch operations whose course does not depend on the values of tensors, without NumPy, item() "
-            "or kernels of other libraries; loop over the batch, write branches with torch.where, or write it with "
-            "gw.custom_gradient and a rule of its own under .vmap."
-        ) from error
+    except (RuntimeError, NotImplementedError) as error:
+        raise RuleError(_no_transform(call.old, "forward", error)) from error
+
+
+def _no_transform(old: Old, part: str, error: BaseException) -> str:
+    return (
+        f"{old.name}: its {part} failed under a transform ({type(error).__name__}: {_first_line(error)}); expected "
+        "PyTorch operations whose course does not depend on the values of tensors, without NumPy, item() or kernels of "
+        "other libraries; write branches with torch.where; without vmap, decorate a NumPy backward with "
+        "once_differentiable; or write it with gw.custom_gradient, which takes a batching rule under .vmap."
+    )
+
+
+def _requiring(leaf: Tensor) -> Tensor:
+    if leaf.requires_grad or not differentiable((leaf.shape, leaf.dtype, leaf.device)):
+        return leaf
+    return torch_compat.requiring_grad(leaf)
 
 
 def _refuse_edits(call: Call, leaves: Sequence[Tensor], versions: Sequence[int]) -> None:
@@ -211,18 +216,20 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     saved = [pools[kind][i] for kind, i in result.kept.sources]
     extra = leaves if _needs_arguments(call, result) else []
     if call.everywhere:
+        # What has no derivative is not marked here: vmap forgets that. It is detached afterwards.
         saved += extra
         ctx.save_for_forward(*saved)
     else:
+        ctx.mark_non_differentiable(*(outs[i] for i in result.still))
         # An input that is kept only to run forward again may change in place until then, as running statistics do:
         # that must not stop a first derivative.
         ctx.extra = [(leaf, _version(leaf)) for leaf in extra]
     ctx.save_for_backward(*saved)
-    ctx.mark_non_differentiable(*(output[i] for i in result.still))
     ctx.set_materialize_grads(False)
     ctx.call, ctx.result, ctx.number = call, result, len(result.kept.sources)
     ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
     ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in outs]
+    ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in own]
 
 
 def _needs_arguments(call: Call, result: Result) -> bool:
@@ -245,7 +252,7 @@ def _state(ctx: Any, saved: Sequence[Any]) -> State:
 
 def _backward(ctx: Any, *grads: Any) -> Any:
     cotangents = grads[: ctx.result.number]
-    if all(g is None for g in cotangents):
+    if all(g is None or i in ctx.result.still for i, g in enumerate(cotangents)):
         return (None,) * (1 + len(ctx.metas))
     return (None, *pull(_state(ctx, ctx.saved_tensors), cotangents, ctx.needs_input_grad[1:]))
 
@@ -255,8 +262,11 @@ def _jvp(ctx: Any, *tangents: Any) -> Any:
     with torch_compat.forward_mode_enabled():
         saved = [torch_compat.primal(tensor) if isinstance(tensor, Tensor) else tensor for tensor in ctx.saved_tensors]
         found = push(_state(ctx, saved), tangents[1:])
-    hidden = len(ctx.result.still) - sum(i < ctx.result.number for i in ctx.result.still)
-    return (*found, *[None] * hidden, None)
+        # Nobody sees the hidden outputs; under vmap PyTorch wants a tangent for each all the same.
+        for i in ctx.result.still:
+            found[i] = zeros(ctx.out_metas[i]) if differentiable(ctx.out_metas[i]) else None
+        hidden = [zeros(meta) if differentiable(meta) else None for meta in ctx.hidden_metas]
+    return (*found, *hidden, None)
 
 
 def pull(state: State, g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
@@ -264,9 +274,7 @@ def pull(state: State, g: Sequence[Tensor | None], needed: Sequence[bool]) -> li
     kept, reason = _for_second(state)
     if reason is None:
         return _pull(state, kept, g, needed)
-    with torch.no_grad():
-        grads = _pull(state, kept, g, needed)
-    return seal(reason, grads, [*g, *kept, *(state.leaves or ())])
+    return opaque(reason, lambda g, kept: _pull(state, kept, g, needed), list(g), kept, [*kept, *(state.leaves or ())])
 
 
 def push(state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -296,9 +304,6 @@ def push(state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]
             "or write it with gw.custom_gradient and a rule under .jvp."
         ) from error
     old.linear = old.linear or seen
-    for i in state.result.still:
-        if i < len(found):
-            found[i] = None
     return found if reason is None else seal(reason, found, [*tangents, *kept, *(state.leaves or ())])
 
 
@@ -311,7 +316,7 @@ def _for_second(state: State) -> tuple[list[Any], str | None]:
     name = f"{old.name}: its gradient was differentiated again, but"
     if old.once:
         return state.kept, (
-            f"{name} its backward is decorated with once_differentiable; expected one differentiation; take the "
+            f"{name} its backward is decorated as differentiable once; expected one differentiation; take the "
             "decorator off if the backward is made of PyTorch operations on inputs and outputs."
         )
     if state.result.kept.held:
@@ -355,11 +360,13 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
         return "keeps something else when it is run again"
     fresh = list(state.kept)
     for i in own:
+        seen = watch.state(again[i])
+        if seen == STILL:
+            continue  # a mask or random numbers: what was kept has no derivative
+        if seen != MOVING:
+            return seen
         if not same_values(again[i], state.kept[i]):
             return "gives other values when it is run again (random numbers, or a state of its own)"
-        seen = watch.state(again[i])
-        if seen not in (MOVING, STILL):
-            return seen
         fresh[i] = again[i]
     state.kept = fresh
     return None
@@ -369,19 +376,24 @@ def _pull(state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed:
     call, result, old = state.call, state.result, state.call.old
     given = []
     for place in result.shown:
-        if place is None:
-            given.append(None)
-        elif g[place] is None and result.materialize:
-            given.append(zeros(state.out_metas[place]))
-        else:
-            given.append(g[place])
+        own = None if place is None or place in result.still else g[place]
+        given.append(zeros(state.out_metas[place]) if own is None and place is not None and result.materialize else own)
     saved, attributes = result.kept.rebuild(iter(kept))
     left = iter(needed)
     needs = []
     for structure in call.structures:
         own = [next(left) for _ in range(trees.count(structure))]
         needs.append(isinstance(structure, trees.Leaf) and own[0])
-    returned = old.backward(Context(needs, saved, attributes), *given)
+    context = Context(needs, saved, attributes)
+    if not call.everywhere:
+        returned = old.backward(context, *given)
+    else:
+        try:
+            returned = old.backward(context, *given)
+        except RuleError:
+            raise
+        except (RuntimeError, NotImplementedError) as error:
+            raise RuleError(_no_transform(old, "backward", error)) from error
     grads = list(returned) if isinstance(returned, tuple) else [returned]
     _check_number(old, grads, call.structures)
     return list(_fitted(state, grads, needed))

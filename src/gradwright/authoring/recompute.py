@@ -18,9 +18,10 @@ from torch.overrides import TorchFunctionMode
 
 from gradwright import torch_compat
 
-CONSTANT = frozenset(
-    "zeros_like ones_like full_like new_zeros new_ones new_full new_tensor rand_like randn_like".split()
-)
+FILLED = frozenset("zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full".split())
+"""Operations whose result has one value everywhere."""
+
+CONSTANT = FILLED | frozenset(("new_tensor", "rand_like", "randn_like"))
 """Operations whose result does not depend on the values of the tensor they are given."""
 
 ESCAPES = frozenset("item tolist numpy __array__ __float__ __complex__ data_ptr __dlpack__".split())
@@ -29,6 +30,8 @@ ESCAPES = frozenset("item tolist numpy __array__ __float__ __complex__ data_ptr 
 CUTS = frozenset(("detach", "detach_", "data"))
 
 OVERWRITES = frozenset(("copy_", "fill_", "zero_", "__setitem__"))
+
+UNSEEN = "fills a tensor in a way that autograd cannot follow"
 
 MOVING, STILL = "moving", "still"
 """States of a tensor: autograd knows its derivative; it is constant. Any other is the reason why neither holds."""
@@ -41,6 +44,8 @@ class Watch(TorchFunctionMode):
         super().__init__()
         self.states: dict[int, tuple[str, bool, Tensor]] = {}
         """By identity: the state, whether the tensor had a graph then, and the tensor, so that it lives."""
+        self.filled: dict[int, Tensor] = {}
+        """Tensors that were made with one value everywhere and not written to since, as far as PyTorch knows."""
         self.escaped: str | None = None
         for tensor in inputs:
             self._note(tensor, MOVING)
@@ -74,6 +79,9 @@ class Watch(TorchFunctionMode):
             return result
         for tensor in result_of:
             self._note(tensor, self._after(name, given, states, tensor))
+            self.filled.pop(id(tensor), None)
+            if name in FILLED:
+                self.filled[id(tensor)] = tensor
         return result
 
     def _after(self, name: str, given: Sequence[Tensor], states: Sequence[str], result: Tensor) -> str:
@@ -81,7 +89,7 @@ class Watch(TorchFunctionMode):
         if name in CONSTANT:
             return STILL
         if name.startswith(("empty", "new_empty")):
-            return "fills a tensor in a way that autograd cannot follow"
+            return UNSEEN
         if broken is not None:
             return broken
         if self.escaped is not None:
@@ -104,10 +112,19 @@ class Watch(TorchFunctionMode):
         state, graph, _ = noted
         if not graph and state != MOVING and tensor.requires_grad:
             return MOVING  # what a Function returns has no graph inside of it and has one afterwards
-        return state
+        return UNSEEN if id(tensor) in self.filled and not _one_value(tensor) else state
 
     def _note(self, tensor: Tensor, state: str) -> None:
         self.states[id(tensor)] = (state, tensor.requires_grad, tensor)
+
+
+def _one_value(tensor: Tensor) -> bool:
+    """Tell whether a tensor has one value everywhere; a kernel of another library may have written to it."""
+    values = torch.func.debug_unwrap(tensor, recurse=True).detach()
+    try:
+        return bool((values == values.flatten()[:1]).all())
+    except (RuntimeError, NotImplementedError):
+        return True  # a tensor without values: nobody wrote any
 
 
 def _whole(name: str, args: Sequence[Any]) -> bool:
@@ -146,7 +163,9 @@ def same_values(one: Tensor, other: Tensor) -> bool:
         return False
     tolerance = 1e-6 if one.dtype in (torch.float64, torch.complex128) else 1e-3
     with torch.no_grad():
-        near = torch.isclose(one.detach(), other.detach(), rtol=tolerance, atol=1e-30, equal_nan=True).all()
+        a, b = one.detach(), other.detach()
+        # `isclose` in the operations that vmap has batching rules for.
+        near = ((a == b) | ((a - b).abs() <= tolerance * b.abs()) | ((a != a) & (b != b))).all()
     try:
         return bool(torch.func.debug_unwrap(near, recurse=True).all())
     except (RuntimeError, NotImplementedError):

@@ -57,11 +57,11 @@ class Context:
         return self.gw_saved, own
 
 
-@dataclass(frozen=True)
 class Held:
-    """A tensor with a graph of its own, which must stay the object that it is."""
+    """Holds a tensor with a graph of its own, which must stay the object that it is."""
 
-    tensor: Tensor
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
 
 
 @dataclass
