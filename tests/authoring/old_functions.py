@@ -24,7 +24,7 @@ class OldFunction:
     inputs: tuple[Tensor, ...]
     call: Callable[..., Any] = field(default=lambda f, *xs: f(*xs))
     refuses: frozenset[str] = frozenset()
-    """What it refuses: ``second`` derivatives, ``vmap``, ``forward`` mode, ``func`` (all transforms), ``jacrev``, ``jacfwd``."""
+    """What it refuses: ``second`` derivatives, ``forward`` mode, ``func`` (all transforms), or one by name."""
     name: str = ""
 
 
@@ -631,7 +631,7 @@ add(NoGradIntermediate, torch.sin, (x(3),), refuses=("second",))
 
 
 class FilledFromOutside(Function):
-    """A kernel of another library writes into a tensor of zeros; here NumPy stands for it, with memory shared before."""
+    """A kernel of another library writes into a tensor of zeros; NumPy stands for it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

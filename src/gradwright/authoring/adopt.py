@@ -13,7 +13,8 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
-from gradwright.authoring.adopted import Call, Old, function_class
+from gradwright.authoring.adopted import Call, Old
+from gradwright.authoring.adopted_classes import function_class
 from gradwright.authoring.definition import Definition, Options
 from gradwright.errors import DefinitionError
 
@@ -22,12 +23,12 @@ def adopt(function: type[Function], /) -> Adopted:
     """Return a callable in place of ``function.apply`` that works under every transform.
 
     The old forward is run with a ``ctx`` that writes down what is done with it, so that batching, forward mode,
-    ``torch.func`` and keyword arguments work. What forward kept that is neither input nor output is computed again for a
-    second derivative; where autograd cannot follow that, the second derivative raises instead of being wrong.
+    ``torch.func`` and keyword arguments work. What forward kept that is neither input nor output is computed again for
+    a second derivative; where autograd cannot follow that, the second derivative raises instead of being wrong.
 
     Arguments:
-        function: a Function in the combined style, ``forward(ctx, ...)``, or with ``setup_context``; without ``jvp`` and
-            ``vmap``, which would be ignored.
+        function: a Function in the combined style, ``forward(ctx, ...)``, or with ``setup_context``; without ``jvp``
+            and ``vmap``, which would be ignored.
 
     Returns:
         a callable with the arguments of forward, by position or by name. Adopting the same class again gives the same
@@ -137,9 +138,9 @@ class Adopted:
     def _compiling(self, args: Sequence[Any]) -> Any:
         if torch_compat.transforms_active():
             torch_compat.graph_break(
-                f"{self.__name__}: a transform of torch.func (grad, vjp, jvp, vmap, ...) around it inside torch.compile "
-                "would drop its gradient rule without a word (pytorch/pytorch#193279); compile inside the transform "
-                "instead, or leave fullgraph=True away."
+                f"{self.__name__}: a transform of torch.func (grad, vjp, jvp, vmap, ...) around it inside "
+                "torch.compile would drop its gradient rule without a word (pytorch/pytorch#193279); compile inside "
+                "the transform instead, or leave fullgraph=True away."
             )
             return self._run(args)
         return self.function.apply(*args)
@@ -218,8 +219,9 @@ def _refuse(function: Any) -> None:
     for rule, there in (("jvp", function.jvp is not Function.jvp), ("vmap", function.vmap is not Function.vmap)):
         if there:
             raise DefinitionError(
-                f"{name}: it has a {rule} of its own, which adoption would ignore, since it derives that from backward; "
-                f"expected a Function without; use it as it is, or write it with gw.custom_gradient, under .{rule}."
+                f"{name}: it has a {rule} of its own, which adoption would ignore, since it derives that from "
+                f"backward; expected a Function without; use it as it is, or write it with gw.custom_gradient, "
+                f"under .{rule}."
             )
 
 

@@ -1,8 +1,7 @@
-"""The Function classes behind an adopted Function: they run the old forward and the old backward in every transform.
+"""What is known of an adopted Function and of one call of it, and how its derivatives are computed from that.
 
-As in :mod:`~gradwright.authoring.classes`, tensors travel one by one and an object beside them says how they belong
-together. What the old forward keeps that is neither input nor output becomes a hidden output without derivative, so
-that batching sees it.
+The old backward is run with what the old forward kept. Before a second derivative, what is neither input nor output is
+computed again with gradients on; where that cannot be done, the result is sealed. Forward mode is the transpose.
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.authoring.derive import NotLinearError, differentiable, transpose, zeros
 from gradwright.authoring.recompute import MOVING, STILL, same_values, watching
-from gradwright.authoring.recording import Context, Kept, read_kept
+from gradwright.authoring.recording import Context, Kept
 from gradwright.authoring.returns import fit
 from gradwright.authoring.seal import may_be_differentiated, opaque, seal
 from gradwright.errors import RuleError
@@ -93,182 +90,6 @@ class State:
     """Why forward cannot be run again."""
 
 
-def function_class(name: str, module: str, *, forward_mode: bool) -> type[Function]:
-    """Make the class for calls of one adopted Function; with ``forward_mode`` for all calls, without for plain ones."""
-    body: dict[str, Any] = {
-        "forward": staticmethod(_forward),
-        "setup_context": staticmethod(_setup_context),
-        "backward": staticmethod(_backward),
-        "generate_vmap_rule": True,
-        "__module__": module,
-    }
-    if forward_mode:
-        body["jvp"] = staticmethod(_jvp)
-    return type(name, (Function,), body)
-
-
-# -------------------------------------------------------------------- forward
-
-
-def _forward(call: Call, *leaves: Tensor) -> Any:
-    old = call.old
-    work = [leaf.clone() for leaf in leaves] if old.edits else list(leaves)
-    if call.everywhere:
-        # Inside a transform the tensors are bare; a forward that looks at requires_grad shall see what is needed.
-        work = [_requiring(leaf) if call.needs[owner] else leaf for leaf, owner in zip(work, _owners(call))]
-    versions = [] if call.everywhere else [_version(leaf) for leaf in work]
-    context = Context(call.needs)
-    out = _run_forward(call, context, work)
-    if versions and not context.gw_dirty:
-        _refuse_edits(call, work, versions)
-    outs: list[Tensor] = []
-    structure = trees.flatten(out, outs)
-    kept, own = read_kept(context, work, outs)
-    if kept.held and call.everywhere:
-        raise RuleError(
-            f"{old.name}: its forward keeps a tensor with a graph of its own (made under enable_grad) on ctx, which no "
-            "transform of torch.func and no forward mode can follow; expected plain calls only; write it with "
-            "gw.custom_gradient, or compute that tensor again in the backward from what was saved."
-        )
-    shown = _shown(out)
-    still = [i for i, tensor in enumerate(outs) if any(tensor is other for other in context.gw_still)]
-    still += [i for i in range(len(outs)) if i not in shown]
-    dirty = _dirty(old, context, work, outs)
-    returned = trees.distinct(outs, work, copies=call.everywhere, aliases=True)
-    result = Result(structure, len(outs), shown, tuple(still), dirty, kept, context.gw_materialize)
-    return (*returned, *own, result)
-
-
-def _run_forward(call: Call, context: Context, leaves: Sequence[Tensor]) -> Any:
-    left = iter(leaves)
-    values = [trees.rebuild(structure, left) for structure in call.structures]
-    if not call.everywhere:
-        return call.old.forward(context, *values)
-    try:
-        return call.old.forward(context, *values)
-    except RuleError:
-        raise
-    except (RuntimeError, NotImplementedError) as error:
-        raise RuleError(_no_transform(call.old, "forward", error)) from error
-
-
-def _no_transform(old: Old, part: str, error: BaseException) -> str:
-    return (
-        f"{old.name}: its {part} failed under a transform ({type(error).__name__}: {_first_line(error)}); expected "
-        "PyTorch operations whose course does not depend on the values of tensors, without NumPy, item() or kernels of "
-        "other libraries; write branches with torch.where; without vmap, decorate a NumPy backward with "
-        "once_differentiable; or write it with gw.custom_gradient, which takes a batching rule under .vmap."
-    )
-
-
-def _requiring(leaf: Tensor) -> Tensor:
-    if leaf.requires_grad or not differentiable((leaf.shape, leaf.dtype, leaf.device)):
-        return leaf
-    return torch_compat.requiring_grad(leaf)
-
-
-def _refuse_edits(call: Call, leaves: Sequence[Tensor], versions: Sequence[int]) -> None:
-    owners = _owners(call)
-    for leaf, version, owner in zip(leaves, versions, owners):
-        if call.needs[owner] and differentiable((leaf.shape, leaf.dtype, leaf.device)) and _version(leaf) != version:
-            raise RuleError(
-                f"{call.old.name}: its forward edited {call.old.argument(owner)!r} in place without saying so, so that "
-                "gradients of what used it before are wrong; expected ctx.mark_dirty on it, called by forward itself, "
-                "or an edit of a copy (`x = x.clone()`)."
-            )
-
-
-def _shown(out: Any) -> tuple[int | None, ...]:
-    place = 0
-    shown: list[int | None] = []
-    for part in out if isinstance(out, tuple) else (out,):
-        shown.append(place if isinstance(part, Tensor) else None)
-        place += trees.count(trees.flatten(part, []))
-    return tuple(shown)
-
-
-def _dirty(old: Old, context: Context, leaves: Sequence[Tensor], outs: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
-    pairs = []
-    for tensor in context.gw_dirty:
-        if tensor is None:
-            continue
-        source = next((i for i, leaf in enumerate(leaves) if leaf is tensor), None)
-        place = next((i for i, out in enumerate(outs) if out is tensor), None)
-        if source is None or place is None or not old.edits:
-            raise RuleError(
-                f"{old.name}: it marks a tensor as dirty that "
-                f"{'is no input' if source is None else 'it does not return' if place is None else 'it does not name'}"
-                "; expected an input that forward itself marks with ctx.mark_dirty and returns; return it, or write on "
-                "a copy."
-            )
-        pairs.append((source, place))
-    return tuple(pairs)
-
-
-# -------------------------------------------------------------------- what is kept
-
-
-def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-    call, *leaves = inputs
-    result = output[-1]
-    outs, own = output[: result.number], output[result.number : -1]
-    pools = {"argument": leaves, "output": outs, "own": own}
-    saved = [pools[kind][i] for kind, i in result.kept.sources]
-    extra = leaves if _needs_arguments(call, result) else []
-    if call.everywhere:
-        # What has no derivative is not marked here: vmap forgets that. It is detached afterwards.
-        saved += extra
-        ctx.save_for_forward(*saved)
-    else:
-        ctx.mark_non_differentiable(*(outs[i] for i in result.still))
-        # An input that is kept only to run forward again may change in place until then, as running statistics do:
-        # that must not stop a first derivative.
-        ctx.extra = [(leaf, _version(leaf)) for leaf in extra]
-    ctx.save_for_backward(*saved)
-    ctx.set_materialize_grads(False)
-    ctx.call, ctx.result, ctx.number = call, result, len(result.kept.sources)
-    ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
-    ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in outs]
-    ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in own]
-
-
-def _needs_arguments(call: Call, result: Result) -> bool:
-    """Tell whether forward may have to be run again, or the seal be joined to the inputs."""
-    return call.old.once or result.kept.held or any(kind == "own" for kind, _ in result.kept.sources)
-
-
-def _state(ctx: Any, saved: Sequence[Any]) -> State:
-    kept, leaves = list(saved[: ctx.number]), list(saved[ctx.number :])
-    trouble = None
-    if not ctx.call.everywhere:
-        leaves = [leaf for leaf, _ in ctx.extra]
-        if any(_version(leaf) != version for leaf, version in ctx.extra):
-            trouble = "an input was changed in place since"
-    return State(ctx.call, ctx.result, leaves or None, kept, ctx.metas, ctx.out_metas, trouble)
-
-
-# -------------------------------------------------------------------- derivatives
-
-
-def _backward(ctx: Any, *grads: Any) -> Any:
-    cotangents = grads[: ctx.result.number]
-    if all(g is None or i in ctx.result.still for i, g in enumerate(cotangents)):
-        return (None,) * (1 + len(ctx.metas))
-    return (None, *pull(_state(ctx, ctx.saved_tensors), cotangents, ctx.needs_input_grad[1:]))
-
-
-def _jvp(ctx: Any, *tangents: Any) -> Any:
-    # PyTorch switches forward mode off in here (pytorch/pytorch#197867).
-    with torch_compat.forward_mode_enabled():
-        saved = [torch_compat.primal(tensor) if isinstance(tensor, Tensor) else tensor for tensor in ctx.saved_tensors]
-        found = push(_state(ctx, saved), tangents[1:])
-        # Nobody sees the hidden outputs; under vmap PyTorch wants a tangent for each all the same.
-        for i in ctx.result.still:
-            found[i] = zeros(ctx.out_metas[i]) if differentiable(ctx.out_metas[i]) else None
-        hidden = [zeros(meta) if differentiable(meta) else None for meta in ctx.hidden_metas]
-    return (*found, *hidden, None)
-
-
 def pull(state: State, g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
     """Return the gradient of each tensor among the arguments."""
     kept, reason = _for_second(state)
@@ -300,7 +121,7 @@ def push(state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]
     except (RuntimeError, TypeError) as error:
         raise RuleError(
             f"{old.name}: forward mode is derived from its backward, which cannot be differentiated in the incoming "
-            f"gradient ({type(error).__name__}: {_first_line(error)}); expected PyTorch operations; use reverse mode, "
+            f"gradient ({type(error).__name__}: {first_line(error)}); expected PyTorch operations; use reverse mode, "
             "or write it with gw.custom_gradient and a rule under .jvp."
         ) from error
     old.linear = old.linear or seen
@@ -328,9 +149,9 @@ def _for_second(state: State) -> tuple[list[Any], str | None]:
     if reason is None:
         return state.kept, None
     return state.kept, (
-        f"{name} it uses a tensor that forward kept and that is neither input nor output, and forward {reason}, so that "
-        "a second derivative would be wrong; expected PyTorch operations that autograd can follow; compute that tensor "
-        "in the backward from saved inputs, or write it with gw.custom_gradient."
+        f"{name} it uses a tensor that forward kept and that is neither input nor output, and forward {reason}, so "
+        "that a second derivative would be wrong; expected PyTorch operations that autograd can follow; compute that "
+        "tensor in the backward from saved inputs, or write it with gw.custom_gradient."
     )
 
 
@@ -355,7 +176,7 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
         again: list[Tensor] = []
         trees.flatten([list(saved), attributes], again)
     except Exception as error:
-        return f"cannot be run again with gradients on ({type(error).__name__}: {_first_line(error)})"
+        return f"cannot be run again with gradients on ({type(error).__name__}: {first_line(error)})"
     if len(again) != len(result.kept.sources):
         return "keeps something else when it is run again"
     fresh = list(state.kept)
@@ -374,13 +195,15 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
 
 def _pull(state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
     call, result, old = state.call, state.result, state.call.old
-    given = []
+    given: list[Tensor | None] = []
     for place in result.shown:
-        own = None if place is None or place in result.still else g[place]
-        given.append(zeros(state.out_metas[place]) if own is None and place is not None and result.materialize else own)
+        cotangent = None if place is None or place in result.still else g[place]
+        if cotangent is None and place is not None and result.materialize:
+            cotangent = zeros(state.out_metas[place])
+        given.append(cotangent)
     saved, attributes = result.kept.rebuild(iter(kept))
     left = iter(needed)
-    needs = []
+    needs: list[bool] = []
     for structure in call.structures:
         own = [next(left) for _ in range(trees.count(structure))]
         needs.append(isinstance(structure, trees.Leaf) and own[0])
@@ -393,7 +216,7 @@ def _pull(state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed:
         except RuleError:
             raise
         except (RuntimeError, NotImplementedError) as error:
-            raise RuleError(_no_transform(old, "backward", error)) from error
+            raise RuleError(no_transform(old, "backward", error)) from error
     grads = list(returned) if isinstance(returned, tuple) else [returned]
     _check_number(old, grads, call.structures)
     return list(_fitted(state, grads, needed))
@@ -435,13 +258,16 @@ def _check_number(old: Old, grads: Sequence[Any], structures: Sequence[trees.Str
             )
 
 
-def _owners(call: Call) -> list[int]:
-    return [i for i, structure in enumerate(call.structures) for _ in range(trees.count(structure))]
+def no_transform(old: Old, part: str, error: BaseException) -> str:
+    """Say that the forward or the backward does not run under a transform."""
+    return (
+        f"{old.name}: its {part} failed under a transform ({type(error).__name__}: {first_line(error)}); expected "
+        "PyTorch operations whose course does not depend on the values of tensors, without NumPy, item() or kernels of "
+        "other libraries; write branches with torch.where; without vmap, decorate a NumPy backward with "
+        "once_differentiable; or write it with gw.custom_gradient, which takes a batching rule under .vmap."
+    )
 
 
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else torch_compat.edits(tensor)
-
-
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the start of what an error says."""
     return (str(error).strip().splitlines() or [""])[0][:200]

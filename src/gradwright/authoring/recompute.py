@@ -18,13 +18,15 @@ from torch.overrides import TorchFunctionMode
 
 from gradwright import torch_compat
 
-FILLED = frozenset("zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full".split())
+FILLED = frozenset(
+    ["zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"]
+)
 """Operations whose result has one value everywhere."""
 
 CONSTANT = FILLED | frozenset(("new_tensor", "rand_like", "randn_like"))
 """Operations whose result does not depend on the values of the tensor they are given."""
 
-ESCAPES = frozenset("item tolist numpy __array__ __float__ __complex__ data_ptr __dlpack__".split())
+ESCAPES = frozenset(["item", "tolist", "numpy", "__array__", "__float__", "__complex__", "data_ptr", "__dlpack__"])
 """Operations that hand the values of a tensor to something other than PyTorch."""
 
 CUTS = frozenset(("detach", "detach_", "data"))

@@ -1,4 +1,4 @@
-"""The ``ctx`` that an adopted Function sees: it writes down what the forward does with it, and gives it to the backward."""
+"""The ``ctx`` that an adopted Function sees: it writes down what the forward does, and gives it to the backward."""
 
 from __future__ import annotations
 

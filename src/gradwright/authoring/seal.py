@@ -86,7 +86,7 @@ class Present:
 
 
 class Opaque(Function):
-    """A computation that is run on bare tensors, whatever transforms are around it, and that cannot be differentiated."""
+    """A computation that is run on bare tensors, whatever transforms are around it, and has no derivative."""
 
     generate_vmap_rule = True
 
