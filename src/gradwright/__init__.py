@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gradwright.authoring.constructors import elementwise as elementwise
     from gradwright.authoring.constructors import surrogate as surrogate
     from gradwright.authoring.decorator import custom_gradient as custom_gradient
+    from gradwright.authoring.function import Function as Function
     from gradwright.checking.report import Report as Report
     from gradwright.checking.run import check as check
     from gradwright.checking.samples import Sample as Sample
@@ -32,6 +33,7 @@ _LAZY = {
     "check": "gradwright.checking.run",
     "Report": "gradwright.checking.report",
     "Sample": "gradwright.checking.samples",
+    "Function": "gradwright.authoring.function",
     "adopt": "gradwright.authoring.adopt",
     "custom_gradient": "gradwright.authoring.decorator",
     "define": "gradwright.authoring.constructors",
@@ -40,6 +42,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "Function",
     "GradwrightError",
     "Report",
     "Sample",

@@ -105,23 +105,6 @@ def primal(tensor: Any) -> Any:
     return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
 
 
-def is_batched(tensor: Any) -> bool:
-    """Tell whether a tensor stands for one element of a batch, inside vmap."""
-    return _functorch is not None and bool(_functorch.is_batchedtensor(tensor))
-
-
-def requiring_grad(tensor: Any) -> Any:
-    """Return an alias that requires a gradient, also inside a vmap, where ``requires_grad_`` is refused."""
-    if _functorch is None:  # pragma: no cover - depends on the torch version
-        return tensor
-    if is_batched(tensor):
-        inner = requiring_grad(_functorch.get_unwrapped(tensor))
-        return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
-    alias = tensor.detach()
-    alias.requires_grad = True
-    return alias
-
-
 def is_recording() -> bool:
     """Tell whether operations are being recorded, by torch.compile, export or make_fx, so that values are not known."""
     if torch.compiler.is_compiling():
@@ -227,6 +210,11 @@ def expected_gradients(node: Any) -> list[tuple[torch.Size, torch.dtype, torch.d
 def edits(tensor: Any) -> int:
     """Return how many in-place changes of a tensor autograd has noticed."""
     return int(tensor._version)
+
+
+def is_view(tensor: Any) -> bool:
+    """Tell whether a tensor is a view of another, as autograd counts them."""
+    return bool(tensor._is_view())
 
 
 def is_delayed_error(node: Any) -> bool:

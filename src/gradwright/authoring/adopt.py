@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
-from gradwright.authoring import trees
+from gradwright.authoring import traced, trees
 from gradwright.authoring.adopted import Call, Old
 from gradwright.authoring.adopted_classes import function_class
 from gradwright.authoring.definition import Definition, Options
@@ -51,10 +51,15 @@ def adopt(function: type[Function], /) -> Adopted:
         >>> torch.func.vmap(torch.func.hessian(square))(torch.tensor([1.0, 3.0]))
         tensor([2., 2.])
     """
+    return adopted(function, teach=False)
+
+
+def adopted(function: type[Function], *, teach: bool) -> Adopted:
+    """Adopt a class, once; ``teach`` warns once of what works but should be done otherwise."""
     _refuse(function)
     found = vars(function).get("__gradwright_adopted__")
     if found is None:
-        found = Adopted(function)
+        found = Adopted(function, teach=teach)
         function.__gradwright_adopted__ = found  # type: ignore[attr-defined]
     assert isinstance(found, Adopted)
     return found
@@ -63,7 +68,7 @@ def adopt(function: type[Function], /) -> Adopted:
 class Adopted:
     """A Function that was adopted; it is called as ``apply`` was, and its arguments may be named."""
 
-    def __init__(self, function: type[Function]) -> None:
+    def __init__(self, function: type[Function], *, teach: bool = False) -> None:
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
         self.__module__ = function.__module__
@@ -71,6 +76,7 @@ class Adopted:
         self.function = function
         """The class."""
         self.old, self.signature, defaults = _read(function)
+        self.old.teach = teach
         self.__signature__ = self.signature
         self._defaults = defaults
         self._plain = function_class(function.__name__, function.__module__, forward_mode=False)
@@ -136,14 +142,11 @@ class Adopted:
         return bound.args
 
     def _compiling(self, args: Sequence[Any]) -> Any:
-        if torch_compat.transforms_active():
-            torch_compat.graph_break(
-                f"{self.__name__}: a transform of torch.func (grad, vjp, jvp, vmap, ...) around it inside "
-                "torch.compile would drop its gradient rule without a word (pytorch/pytorch#193279); compile inside "
-                "the transform instead, or leave fullgraph=True away."
-            )
-            return self._run(args)
-        return self.function.apply(*args)
+        if torch_compat.transforms_active() or torch_compat.forward_mode_on():
+            return traced.call_in_transform(self.__name__, self._run, (args,))
+        traced.warn_of_export(self.__name__)
+        # torch.compile takes the class apart itself, whatever its apply is; other recorders run what they see.
+        return self.function.apply(*args) if torch.compiler.is_dynamo_compiling() else self._run(args)
 
     def _warn(self, position: int) -> None:
         self._warned = True

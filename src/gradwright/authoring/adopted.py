@@ -6,8 +6,9 @@ computed again with gradients on; where that cannot be done, the result is seale
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -40,6 +41,16 @@ class Old:
     """True when it may change its inputs in place."""
     linear: bool = False
     """True once its backward was seen to be linear."""
+    teach: bool = False
+    """True when it is told once of what works but should be done otherwise."""
+    told: set[str] = field(default_factory=set)
+    """What it was told."""
+
+    def tell(self, what: str, message: str) -> None:
+        """Warn once, where that is wanted."""
+        if self.teach and what not in self.told:
+            self.told.add(what)
+            warnings.warn(f"{self.name}: {message}", stacklevel=3)
 
     def argument(self, position: int) -> str:
         """Return what to call an argument."""
@@ -233,6 +244,12 @@ def _fitted(state: State, grads: Sequence[Any], needed: Sequence[bool]) -> Itera
             if grad is not None and needed[leaf] and grad.device != meta[2] and grad.ndim:
                 raise RuleError(
                     f"{where} a gradient on {grad.device}; expected one on {meta[2]}, where the argument is."
+                )
+            if grad is not None and needed[leaf] and grad.dtype != meta[1]:
+                old.tell(
+                    f"dtype of {position}",
+                    f"backward returned for {old.argument(position)!r} a gradient of dtype {grad.dtype}; expected "
+                    f"{meta[1]}, that of the argument, to which it is converted; convert it where precision matters.",
                 )
             yield fit(grad, meta, where) if grad is not None and needed[leaf] else None
             leaf += 1

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.overrides import TorchFunctionMode
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.authoring.adopted import Call, Old, Result, State, no_transform, pull, push
 from gradwright.authoring.derive import differentiable, zeros
 from gradwright.authoring.recording import Context, read_kept
+from gradwright.authoring.seal import may_be_differentiated
 from gradwright.errors import RuleError
 
 
@@ -41,9 +44,6 @@ def function_class(name: str, module: str, *, forward_mode: bool) -> type[Functi
 def _forward(call: Call, *leaves: Tensor) -> Any:
     old = call.old
     work = [leaf.clone() for leaf in leaves] if old.edits else list(leaves)
-    if call.everywhere:
-        # Inside a transform the tensors are bare; a forward that looks at requires_grad shall see what is needed.
-        work = [_requiring(leaf) if call.needs[owner] else leaf for leaf, owner in zip(work, _owners(call))]
     versions = [] if call.everywhere else [_version(leaf) for leaf in work]
     context = Context(call.needs)
     out = _run_forward(call, context, work)
@@ -52,6 +52,13 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
     outs: list[Tensor] = []
     structure = trees.flatten(out, outs)
     kept, own = read_kept(context, work, outs)
+    if old.teach and trees.count(trees.flatten(list(context.kept()[1].values()), [])):
+        old.tell(
+            "attribute",
+            "its forward keeps a tensor as an attribute of ctx, where PyTorch's own Function leaks it and sees neither "
+            "edits of it nor hooks for saved tensors; expected ctx.save_for_backward; save it there, and "
+            "read ctx.saved_tensors in backward.",
+        )
     if kept.held and call.everywhere:
         raise RuleError(
             f"{old.name}: its forward keeps a tensor with a graph of its own (made under enable_grad) on ctx, which no "
@@ -63,6 +70,8 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
     still += [i for i in range(len(outs)) if i not in shown]
     dirty = _dirty(old, context, work, outs)
     returned = trees.distinct(outs, work, copies=call.everywhere, aliases=True)
+    if call.everywhere:  # forward mode wants the tangent of a view to be a view
+        returned = [out.clone() if torch_compat.is_view(out) else out for out in returned]
     result = Result(structure, len(outs), shown, tuple(still), dirty, kept, context.gw_materialize)
     return (*returned, *own, result)
 
@@ -72,19 +81,30 @@ def _run_forward(call: Call, context: Context, leaves: Sequence[Tensor]) -> Any:
     values = [trees.rebuild(structure, left) for structure in call.structures]
     if not call.everywhere:
         return call.old.forward(context, *values)
+    needed = [leaf for leaf, owner in zip(leaves, _owners(call)) if call.needs[owner]]
     try:
-        return call.old.forward(context, *values)
+        with _Needed(needed):
+            return call.old.forward(context, *values)
     except RuleError:
         raise
     except (RuntimeError, NotImplementedError) as error:
         raise RuleError(no_transform(call.old, "forward", error)) from error
 
 
-def _requiring(leaf: Tensor) -> Tensor:
-    if leaf.requires_grad or not differentiable((leaf.shape, leaf.dtype, leaf.device)):
-        return leaf
-    alias: Tensor = torch_compat.requiring_grad(leaf)
-    return alias
+class _Needed(TorchFunctionMode):
+    """Makes a forward that looks at ``requires_grad`` see what is needed: inside a transform, tensors are bare."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.tensors = tensors
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _REQUIRES_GRAD and any(args[0] is tensor for tensor in self.tensors):
+            return True
+        return func(*args, **(kwargs or {}))
+
+
+_REQUIRES_GRAD: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 
 def _refuse_edits(call: Call, leaves: Sequence[Tensor], versions: Sequence[int]) -> None:
@@ -142,14 +162,28 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     else:
         ctx.mark_non_differentiable(*(outs[i] for i in result.still))
         # An input that is kept only to run forward again may change in place until then, as running statistics do:
-        # that must not stop a first derivative.
-        ctx.extra = [(leaf, _version(leaf)) for leaf in extra]
+        # that must not stop a first derivative, so it is saved apart.
+        ctx.extra = _saved_apart(extra) if extra else None
     ctx.save_for_backward(*saved)
     ctx.set_materialize_grads(False)
     ctx.call, ctx.result, ctx.number = call, result, len(result.kept.sources)
     ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
     ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in outs]
     ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in own]
+
+
+class _Apart(Function):
+    """A node of its own for saved tensors, so that PyTorch looks for edits of them only when they are asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        return tensors[0].new_empty(0, dtype=torch.float32)
+
+
+def _saved_apart(tensors: Sequence[Tensor]) -> Any:
+    with torch.enable_grad():
+        return _Apart.apply(*tensors).grad_fn  # type: ignore[no-untyped-call]
 
 
 def _needs_arguments(call: Call, result: Result) -> bool:
@@ -160,9 +194,10 @@ def _needs_arguments(call: Call, result: Result) -> bool:
 def _state(ctx: Any, saved: Sequence[Any]) -> State:
     kept, leaves = list(saved[: ctx.number]), list(saved[ctx.number :])
     trouble = None
-    if not ctx.call.everywhere:
-        leaves = [leaf for leaf, _ in ctx.extra]
-        if any(_version(leaf) != version for leaf, version in ctx.extra):
+    if not ctx.call.everywhere and ctx.extra is not None and may_be_differentiated():
+        try:
+            leaves = list(ctx.extra.saved_tensors)
+        except RuntimeError:
             trouble = "an input was changed in place since"
     return State(ctx.call, ctx.result, leaves or None, kept, ctx.metas, ctx.out_metas, trouble)
 
