@@ -440,6 +440,27 @@ def test_container_warns_once() -> None:
     listed(x(3), [x(3).requires_grad_()])
 
 
+def test_a_container_gets_gradients_where_backward_gives_them() -> None:
+    class Given(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, ws: list[Tensor]) -> Tensor:
+            ctx.save_for_backward(x, *ws)
+            return x * ws[0] * ws[1]
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, v, w = ctx.saved_tensors
+            return g * v * w, [g * x * w, g * x * v]
+
+    given, t, v, w = gw.adopt(Given), x(3), x(3, seed=2), x(3, seed=3)
+    leaves = [s.clone().requires_grad_() for s in (v, w)]
+    with pytest.warns(UserWarning, match="^Given: 'ws' is a container"):
+        given(t, leaves).sum().backward()
+    assert torch.equal(leaves[0].grad, t * w)
+    assert torch.equal(leaves[1].grad, t * v)
+    assert torch.equal(grad(lambda ws: given(t, ws).sum())([v, w])[1], t * v)
+
+
 def test_what_cannot_be_adopted() -> None:
     class Forward(NewStyleScale):
         @staticmethod

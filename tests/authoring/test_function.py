@@ -187,8 +187,8 @@ def test_tensor_on_ctx_is_told_once() -> None:
             return 2 * g * ctx.x
 
     with pytest.warns(UserWarning, match=r"^OnContext: its forward keeps a tensor as an attribute of ctx.*save_for_"):
-        OnContext.apply(x(3))
-    OnContext.apply(x(3))
+        OnContext.apply(x(3).requires_grad_())
+    OnContext.apply(x(3).requires_grad_())
 
 
 def test_gradient_on_another_device() -> None:

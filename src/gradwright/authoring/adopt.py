@@ -16,6 +16,7 @@ from gradwright.authoring import traced, trees
 from gradwright.authoring.adopted import Call, Old
 from gradwright.authoring.adopted_classes import function_class
 from gradwright.authoring.definition import Definition, Options
+from gradwright.authoring.recording import Context
 from gradwright.errors import DefinitionError
 
 
@@ -98,16 +99,18 @@ class Adopted:
         structures: list[trees.Structure] = []
         needs: list[bool] = []
         for value in args:
+            if isinstance(value, Tensor):
+                leaves.append(value)
+                structures.append(trees.LEAF)
+                needs.append(_may_need(value, everywhere))
+                continue
+            needs.append(False)
             before = len(leaves)
             structures.append(trees.flatten(value, leaves))
-            own = [_may_need(leaf, everywhere) for leaf in leaves[before:]]
-            needs.append(bool(own) and own[0] and isinstance(value, Tensor))
-            if (
-                not isinstance(value, Tensor)
-                and not self._warned
-                and any(leaf.requires_grad for leaf in leaves[before:])
-            ):
+            if not self._warned and any(leaf.requires_grad for leaf in leaves[before:]):
                 self._warn(len(needs) - 1)
+        if not everywhere and not self.old.edits and not (torch.is_grad_enabled() and _any_needs(leaves)):
+            return self._forward(args, needs)
         call = Call(self.old, tuple(structures), tuple(needs), everywhere)
         if everywhere:
             outputs = self._every.apply(call, *leaves)
@@ -121,6 +124,11 @@ class Adopted:
         for source, place in result.dirty:
             outs[place] = leaves[source].copy_(outs[place])
         return trees.rebuild(result.structure, iter(outs))
+
+    def _forward(self, args: Sequence[Any], needs: Sequence[bool]) -> Any:
+        """Run the forward alone, where nothing can be differentiated."""
+        with torch.no_grad():
+            return self.old.forward(Context(needs), *args)
 
     def __reduce__(self) -> Any:
         """Pickle as the class that was adopted."""
@@ -156,6 +164,10 @@ class Adopted:
             "arguments of their own.",
             stacklevel=3,
         )
+
+
+def _any_needs(leaves: Sequence[Tensor]) -> bool:
+    return any([leaf.requires_grad for leaf in leaves])
 
 
 def _may_need(leaf: Tensor, everywhere: bool) -> bool:

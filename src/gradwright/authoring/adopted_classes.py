@@ -47,10 +47,11 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
     versions = [] if call.everywhere else [_version(leaf) for leaf in work]
     context = Context(call.needs)
     out = _run_forward(call, context, work)
-    if versions and not context.gw_dirty:
+    if not call.everywhere and not context.gw_dirty and versions != [_version(leaf) for leaf in work]:
         _refuse_edits(call, work, versions)
     outs: list[Tensor] = []
     structure = trees.flatten(out, outs)
+    shown = (0,) if structure is trees.LEAF else _shown(out)
     kept, own = read_kept(context, work, outs)
     if old.teach and trees.count(trees.flatten(list(context.kept()[1].values()), [])):
         old.tell(
@@ -65,7 +66,6 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
             "transform of torch.func and no forward mode can follow; expected plain calls only; write it with "
             "gw.custom_gradient, or compute that tensor again in the backward from what was saved."
         )
-    shown = _shown(out)
     still = [i for i, tensor in enumerate(outs) if any(tensor is other for other in context.gw_still)]
     still += [i for i in range(len(outs)) if i not in shown]
     dirty = _dirty(old, context, work, outs)

@@ -68,7 +68,8 @@ class Held:
 class Kept:
     """What one forward kept for the backward: the structure of it, and where each tensor in it comes from."""
 
-    structure: trees.Structure
+    structure: trees.Structure | None
+    """None where only tensors were saved and no attributes set."""
     sources: tuple[tuple[str, int], ...]
     """For each tensor: ``argument``, ``output`` or ``own``, and which."""
     held: bool
@@ -76,6 +77,8 @@ class Kept:
 
     def rebuild(self, tensors: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what :meth:`Context.kept` returned, with these tensors in it."""
+        if self.structure is None:
+            return tuple(tensors), {}
         saved, attributes = trees.rebuild(self.structure, tensors)
         return tuple(_release(saved)), {name: _release(value) for name, value in attributes.items()}
 
@@ -83,11 +86,15 @@ class Kept:
 def read_kept(context: Context, arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Kept, list[Tensor]]:
     """Return what a forward kept, and those of its tensors that are neither argument nor output."""
     saved, attributes = context.kept()
-    known = [*arguments, *outputs]
-    marked = [_hold(list(saved), known), {name: _hold(value, known) for name, value in attributes.items()}]
-    tensors: list[Tensor] = []
-    structure = trees.flatten(marked, tensors)
+    structure, held = None, False
+    tensors = list(saved)
     own: list[Tensor] = []
+    if attributes or not all(isinstance(t, Tensor) and not t.requires_grad for t in tensors):
+        known = [*arguments, *outputs]
+        marked = [_hold(tensors, known), {name: _hold(value, known) for name, value in attributes.items()}]
+        held = any(isinstance(v, Held) for v in _values(marked))
+        tensors = []
+        structure = trees.flatten(marked, tensors)
     sources = []
     for tensor in tensors:
         for kind, pool in (("argument", arguments), ("output", outputs), ("own", own)):
@@ -98,7 +105,6 @@ def read_kept(context: Context, arguments: Sequence[Tensor], outputs: Sequence[T
         else:
             sources.append(("own", len(own)))
             own.append(tensor)
-    held = any(isinstance(v, Held) for v in _values(marked))
     return Kept(structure, tuple(sources), held), own
 
 
