@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from typing import Any
 
@@ -116,6 +117,44 @@ def test_compile() -> None:
         t = x(3).requires_grad_()
         torch.compile(lambda t, f=function: f.apply(t).sum(), backend="aot_eager", fullgraph=True)(t).backward()
         torch.testing.assert_close(t.grad, expected.double())
+
+
+@pytest.mark.compile
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("base", [torch.autograd.Function, gw.Function])
+def test_compile_with_a_transform_inside(base: Any) -> None:
+    """PyTorch drops the rule without a word (pytorch/pytorch#193279); with our base it is kept, or refused."""
+
+    class Seven(base):  # type: ignore[misc]
+        @classmethod
+        def forward(cls, ctx: Any, x: Tensor) -> Tensor:
+            return 3 * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return 7 * g
+
+    class Inherits(Seven):
+        pass
+
+    t = x(3)
+    for function in (Seven, Inherits):
+        pulled = grad(lambda t, f=function: f.apply(t).sum())
+        torch.compiler.reset()
+        if base is torch.autograd.Function:
+            assert torch.compile(pulled, backend="aot_eager", fullgraph=True)(t).tolist() == [3, 3, 3]
+        else:
+            with pytest.raises(Exception, match=f"{function.__name__}: a transform of torch.func .* would drop"):
+                torch.compile(pulled, backend="aot_eager", fullgraph=True)(t)
+            torch.compiler.reset()
+            assert torch.compile(pulled, backend="aot_eager")(t).tolist() == [7, 7, 7]
+
+
+def test_the_guard_costs_nothing_and_keeps_the_signature() -> None:
+    assert inspect.signature(Cube.forward).parameters.keys() == {"ctx", "x", "k"}
+    assert torch.equal(Cube.apply(x(3)), x(3) ** 3)
+    assert gw.adopt(Cube).old.forward.__code__.co_varnames[:3] == ("ctx", "x", "k")
 
 
 def test_a_class_with_rules_of_its_own_is_run_by_torch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -167,7 +168,7 @@ class Adopted:
 
 
 def _any_needs(leaves: Sequence[Tensor]) -> bool:
-    return any([leaf.requires_grad for leaf in leaves])
+    return any(leaf.requires_grad for leaf in leaves)
 
 
 def _may_need(leaf: Tensor, everywhere: bool) -> bool:
@@ -177,6 +178,9 @@ def _may_need(leaf: Tensor, everywhere: bool) -> bool:
 def _read(function: type[Function]) -> tuple[Old, inspect.Signature, bool]:
     two_parts = torch_compat.has_setup_context(function)
     forward: Any = function.forward
+    unguarded = getattr(forward, "gw_unguarded", None)
+    if unguarded is not None:  # the guard of gw.Function is for torch.compile only
+        forward = types.MethodType(unguarded, function) if inspect.ismethod(forward) else unguarded
     parameters = list(inspect.signature(forward).parameters.values())
     if two_parts:
         setup: Any = function.setup_context

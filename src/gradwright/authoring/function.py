@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from gradwright import torch_compat
+from gradwright.authoring import traced
 from gradwright.authoring.adopt import adopted
 from gradwright.errors import DefinitionError
 
@@ -33,6 +38,16 @@ class Function(torch.autograd.Function):
         tensor([1.0000, 2.7183])
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Put a guard into the forward of a new class: the only part that torch.compile looks at everywhere."""
+        super().__init_subclass__(**kwargs)
+        forward = inspect.getattr_static(cls, "forward")
+        written = forward is not inspect.getattr_static(torch.autograd.Function, "forward")
+        if written and isinstance(forward, (staticmethod, classmethod)):
+            unguarded = getattr(forward.__func__, "gw_unguarded", forward.__func__)
+            guarded = type(forward)(_guarded(cls.__name__, unguarded))
+            cls.forward = guarded  # type: ignore[method-assign, assignment]
+
     def __init__(self, *_: Any, **__: Any) -> None:
         """Refuse.
 
@@ -55,3 +70,19 @@ class Function(torch.autograd.Function):
                 return super().apply(*args, **kwargs)  # type: ignore[no-untyped-call]
             run = adopted(cls, teach=True)
         return run(*args, **kwargs)
+
+
+def _guarded(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a forward that refuses to be traced inside a transform, where torch.compile would drop the backward.
+
+    PyTorch does not run an ``apply`` that was overridden there (torch 2.13), so this cannot be seen earlier.
+    """
+
+    @functools.wraps(forward)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() and (torch_compat.transforms_active() or torch_compat.forward_mode_on()):
+            return traced.call_in_transform(name, functools.partial(forward, **kwargs), args)
+        return forward(*args, **kwargs)
+
+    vars(guarded)["gw_unguarded"] = forward
+    return guarded
