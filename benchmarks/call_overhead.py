@@ -1,9 +1,9 @@
 """What one call of a custom gradient costs, beside the other ways to write it, in the same run.
 
-The same function is written as plain operations, as a Function in both styles, as a custom op and as a decorated
-function, with one, three and eight inputs of four elements, with and without gradients. The ways take turns, and the
-fastest of many rounds counts; the overhead is what a call costs more than the plain operations. What it costs to
-decorate a function and to import gradwright is measured as well.
+The same function is written as plain operations, as a Function in both styles, as a custom op, as a decorated function,
+as an adopted Function and with ``gw.Function``; with one, three and eight inputs of four elements, with and without
+gradients. The ways take turns, and the fastest of many rounds counts; the overhead is what a call costs more than the
+plain operations. What it costs to decorate a function and to import gradwright is measured as well.
 
     python benchmarks/call_overhead.py                   # everything
     python benchmarks/call_overhead.py --quick           # that it runs: few rounds
@@ -36,7 +36,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 import gradwright as gw  # noqa: E402
 
 PAGE = ROOT / "docs" / "writing-gradients.md"
-WAYS = ("plain operations", "Function, forward(ctx, ...)", "Function, setup_context", "custom_op", "gw.custom_gradient")
+WAYS = (
+    "plain operations",
+    "Function, forward(ctx, ...)",
+    "Function, setup_context",
+    "custom_op",
+    "gw.custom_gradient",
+    "gw.adopt, forward(ctx, ...)",
+    "gw.Function, forward(ctx, ...)",
+    "gw.Function, setup_context",
+)
 PLAIN, OLD, NEW, OURS = WAYS[0], WAYS[1], WAYS[2], WAYS[4]
 COUNTS = (1, 3, 8)
 CALLS = 100
@@ -85,6 +94,21 @@ class New(Function):
         return (g * out,) * len(ctx.needs_input_grad)
 
 
+class OldOurs(gw.Function):
+    """The combined style with the other base."""
+
+    forward = staticmethod(Old.forward)
+    backward = staticmethod(Old.backward)
+
+
+class NewOurs(gw.Function):
+    """The style with setup_context with the other base."""
+
+    forward = staticmethod(New.forward)
+    setup_context = staticmethod(New.setup_context)
+    backward = staticmethod(New.backward)
+
+
 # One function for each number of inputs, as a user would write it.
 
 
@@ -126,7 +150,8 @@ def operator(n: int) -> Callable[..., Tensor]:
 
 def ways(n: int) -> dict[str, Callable[..., Tensor]]:
     """Return the function of ``n`` inputs in every way, each called once already."""
-    made = dict(zip(WAYS, (WRITTEN[n], Old.apply, New.apply, operator(n), decorated(n))))
+    classes = (gw.adopt(Old), OldOurs.apply, NewOurs.apply)
+    made = dict(zip(WAYS, (WRITTEN[n], Old.apply, New.apply, operator(n), decorated(n), *classes)))
     for function in made.values():
         function(*(torch.zeros(4, requires_grad=True) for _ in range(n)))
     return made

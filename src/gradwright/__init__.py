@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from gradwright.errors import GradwrightError as GradwrightError
 
 if TYPE_CHECKING:
+    from gradwright.authoring.adopt import adopt as adopt
     from gradwright.authoring.constructors import define as define
     from gradwright.authoring.constructors import elementwise as elementwise
     from gradwright.authoring.constructors import surrogate as surrogate
     from gradwright.authoring.decorator import custom_gradient as custom_gradient
+    from gradwright.authoring.function import Function as Function
     from gradwright.checking.report import Report as Report
     from gradwright.checking.run import check as check
     from gradwright.checking.samples import Sample as Sample
@@ -31,6 +33,8 @@ _LAZY = {
     "check": "gradwright.checking.run",
     "Report": "gradwright.checking.report",
     "Sample": "gradwright.checking.samples",
+    "Function": "gradwright.authoring.function",
+    "adopt": "gradwright.authoring.adopt",
     "custom_gradient": "gradwright.authoring.decorator",
     "define": "gradwright.authoring.constructors",
     "elementwise": "gradwright.authoring.constructors",
@@ -38,10 +42,12 @@ _LAZY = {
 }
 
 __all__ = [
+    "Function",
     "GradwrightError",
     "Report",
     "Sample",
     "__version__",
+    "adopt",
     "check",
     "custom_gradient",
     "define",

@@ -212,6 +212,11 @@ def edits(tensor: Any) -> int:
     return int(tensor._version)
 
 
+def is_view(tensor: Any) -> bool:
+    """Tell whether a tensor is a view of another, as autograd counts them."""
+    return bool(tensor._is_view())
+
+
 def is_delayed_error(node: Any) -> bool:
     """Tell whether a graph node is the one that ``once_differentiable`` leaves to raise when it is run."""
     return type(node).__name__ == "Error"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from typing_extensions import assert_type
@@ -21,6 +22,16 @@ def checking(function: type[torch.autograd.Function], module: torch.nn.Module, x
     assert_type(gw.check(module, x, level="quick", seed=3), gw.Report)
     assert_type(gw.check(square, x, surrogate=square, only=("second-order",), skip=["linear-in-cotangent"]), gw.Report)
     gw.check(square, x, level="thorough")  # type: ignore[arg-type]
+
+
+class Doubled(gw.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return 2 * g
 
 
 @gw.custom_gradient
@@ -45,6 +56,9 @@ def writing(x: torch.Tensor) -> None:
     assert_type(gw.define(square, vjp=lambda g, x: 2 * g * x)(x), torch.Tensor)
     assert_type(gw.elementwise(square, derivative=lambda x: 2 * x)(x), torch.Tensor)
     assert_type(gw.surrogate(square, through=square)(x), torch.Tensor)
+    gw.adopt(Doubled)(x=x)
+    Doubled.apply(x)
+    gw.adopt(square)  # type: ignore[arg-type]
     scaled(x, 3.0)  # type: ignore[call-arg]
     scaled(x, k="3")  # type: ignore[arg-type]
     scaled()  # type: ignore[call-arg]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import typing
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
-from gradwright.authoring import classes, codegen, plain, trees
+from gradwright.authoring import classes, codegen, plain, traced, trees
 from gradwright.authoring.autocast import Policy
 from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
 from gradwright.authoring.derive import differentiable
@@ -188,20 +187,9 @@ class _Dispatch:
     def compiling(self, *values: Any) -> Any:
         """Run a call that torch.compile traces."""
         if torch_compat.transforms_active() or torch_compat.forward_mode_on():
-            return torch_compat.call_untraced(
-                self.general,
-                values,
-                f"{self.definition.name}: a transform of torch.func (grad, vjp, jvp, vmap, ...) or a level of forward "
-                "mode around it inside torch.compile would drop its gradient rule without a word "
-                "(pytorch/pytorch#193279); compile inside the transform instead, or leave fullgraph=True away, or use "
-                "gw.surrogate if it is a surrogate.",
-            )
-        if torch_compat.is_exporting_without_dynamo():
-            warnings.warn(
-                f"{self.definition.name}: torch.export keeps its values but not its gradient rule: an exported module "
-                "that is trained would use the derivative of its operations instead; export for inference only.",
-                stacklevel=3,
-            )
+            instead = ", or use gw.surrogate if it is a surrogate"
+            return traced.call_in_transform(self.definition.name, self.general, values, instead)
+        traced.warn_of_export(self.definition.name)
         self._require_rules()
         classes.check_values(self.definition, values)
         known = self.plain if "fwd" not in self.definition.rules else None

@@ -7,7 +7,8 @@ to everything the rule read: whatever way leads back to the inputs, it is met.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -65,6 +66,73 @@ def seal(message: str, values: Sequence[Tensor | None], read: Sequence[Any]) -> 
     for place, copy in zip(places, copies):
         sealed[place] = copy
     return sealed
+
+
+@dataclass
+class Task:
+    """A computation of :func:`opaque`; an object, since PyTorch would take lists apart."""
+
+    message: str
+    function: Callable[[Sequence[Any], Sequence[Any]], Sequence[Tensor | None]]
+    given: tuple[tuple[bool, ...], tuple[bool, ...]]
+    """What of its two arguments is a tensor; the rest is None."""
+
+
+@dataclass
+class Present:
+    """Which of the results are tensors."""
+
+    flags: tuple[bool, ...]
+
+
+class Opaque(Function):
+    """A computation that is run on bare tensors, whatever transforms are around it, and has no derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(task: Task, *tensors: Any) -> Any:
+        """Run it; tensors that are left over are what else the result depends on."""
+        left = iter(tensors)
+        first, second = ([next(left) if given else None for given in part] for part in task.given)
+        found = task.function(first, second)
+        present = Present(tuple(value is not None for value in found))
+        return (*(value.clone() for value in found if value is not None), present)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep what to say."""
+        ctx.message = inputs[0].message
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        """Refuse."""
+        raise RuleError(ctx.message)
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        """Refuse."""
+        raise RuleError(ctx.message)
+
+
+def opaque(
+    message: str,
+    function: Callable[[Sequence[Any], Sequence[Any]], Sequence[Tensor | None]],
+    first: Sequence[Any],
+    second: Sequence[Any],
+    read: Sequence[Any],
+) -> list[Tensor | None]:
+    """Return ``function(first, second)``, which raises ``message`` when it is differentiated.
+
+    ``read`` is everything else that it was computed from.
+    """
+    given = [value for value in (*first, *second) if value is not None]
+    flags = (tuple(value is not None for value in first), tuple(value is not None for value in second))
+    joined = [tensor for tensor in read if isinstance(tensor, Tensor) and _smooth(tensor)]
+    task = Task(message, function, flags)
+    *tensors, present = Opaque.apply(task, *given, *joined)  # type: ignore[no-untyped-call]
+    left = iter(tensors)
+    return [next(left) if there else None for there in present.flags]
 
 
 def _smooth(tensor: Tensor) -> bool:

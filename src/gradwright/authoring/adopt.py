@@ -1,0 +1,248 @@
+"""``adopt``: an existing ``torch.autograd.Function`` that works under every transform, unchanged."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gradwright import torch_compat
+from gradwright.authoring import traced, trees
+from gradwright.authoring.adopted import Call, Old
+from gradwright.authoring.adopted_classes import function_class
+from gradwright.authoring.definition import Definition, Options
+from gradwright.authoring.recording import Context
+from gradwright.errors import DefinitionError
+
+
+def adopt(function: type[Function], /) -> Adopted:
+    """Return a callable in place of ``function.apply`` that works under every transform.
+
+    The old forward is run with a ``ctx`` that writes down what is done with it, so that batching, forward mode,
+    ``torch.func`` and keyword arguments work. What forward kept that is neither input nor output is computed again for
+    a second derivative; where autograd cannot follow that, the second derivative raises instead of being wrong.
+
+    Arguments:
+        function: a Function in the combined style, ``forward(ctx, ...)``, or with ``setup_context``; without ``jvp``
+            and ``vmap``, which would be ignored.
+
+    Returns:
+        a callable with the arguments of forward, by position or by name. Adopting the same class again gives the same
+        callable; it is pickled as long as the class is.
+
+    Raises:
+        DefinitionError: ``function`` cannot be adopted.
+
+    Example:
+        >>> import torch, gradwright as gw
+        >>> class Square(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...     @staticmethod
+        ...     def backward(ctx, g):
+        ...         return 2 * g * ctx.saved_tensors[0]
+        >>> square = gw.adopt(Square)
+        >>> torch.func.vmap(torch.func.hessian(square))(torch.tensor([1.0, 3.0]))
+        tensor([2., 2.])
+    """
+    return adopted(function, teach=False)
+
+
+def adopted(function: type[Function], *, teach: bool) -> Adopted:
+    """Adopt a class, once; ``teach`` warns once of what works but should be done otherwise."""
+    _refuse(function)
+    found = vars(function).get("__gradwright_adopted__")
+    if found is None:
+        found = Adopted(function, teach=teach)
+        function.__gradwright_adopted__ = found  # type: ignore[attr-defined]
+    assert isinstance(found, Adopted)
+    return found
+
+
+class Adopted:
+    """A Function that was adopted; it is called as ``apply`` was, and its arguments may be named."""
+
+    def __init__(self, function: type[Function], *, teach: bool = False) -> None:
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self.__doc__ = function.__doc__
+        self.function = function
+        """The class."""
+        self.old, self.signature, defaults = _read(function)
+        self.old.teach = teach
+        self.__signature__ = self.signature
+        self._defaults = defaults
+        self._plain = function_class(function.__name__, function.__module__, forward_mode=False)
+        self._every = function_class(function.__name__, function.__module__, forward_mode=True)
+        self._warned = False
+        self.__custom_gradient__ = Definition(function.__name__, self, (), Options())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the Function."""
+        if kwargs or self._defaults:
+            args = self._positional(args, kwargs)
+        if torch.compiler.is_compiling():
+            return self._compiling(args)
+        return self._run(args)
+
+    def _run(self, args: Sequence[Any]) -> Any:
+        everywhere = torch_compat.transforms_active() or torch_compat.forward_mode_on()
+        leaves: list[Tensor] = []
+        structures: list[trees.Structure] = []
+        needs: list[bool] = []
+        for value in args:
+            if isinstance(value, Tensor):
+                leaves.append(value)
+                structures.append(trees.LEAF)
+                needs.append(_may_need(value, everywhere))
+                continue
+            needs.append(False)
+            before = len(leaves)
+            structures.append(trees.flatten(value, leaves))
+            if not self._warned and any(leaf.requires_grad for leaf in leaves[before:]):
+                self._warn(len(needs) - 1)
+        if not everywhere and not self.old.edits and not (torch.is_grad_enabled() and _any_needs(leaves)):
+            return self._forward(args, needs)
+        call = Call(self.old, tuple(structures), tuple(needs), everywhere)
+        if everywhere:
+            outputs = self._every.apply(call, *leaves)
+        else:
+            outputs = torch_compat.direct_apply(self._plain)(call, *map(torch_compat.unwrap_dead, leaves))
+        result = outputs[-1]
+        outs = list(outputs[: result.number])
+        if everywhere:
+            for place in result.still:
+                outs[place] = outs[place].detach()
+        for source, place in result.dirty:
+            outs[place] = leaves[source].copy_(outs[place])
+        return trees.rebuild(result.structure, iter(outs))
+
+    def _forward(self, args: Sequence[Any], needs: Sequence[bool]) -> Any:
+        """Run the forward alone, where nothing can be differentiated."""
+        with torch.no_grad():
+            return self.old.forward(Context(needs), *args)
+
+    def __reduce__(self) -> Any:
+        """Pickle as the class that was adopted."""
+        return adopt, (self.function,)
+
+    def __repr__(self) -> str:
+        """Say what was adopted."""
+        return f"<{self.__module__}.{self.__qualname__}, adopted by gradwright>"
+
+    def _positional(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        bound = self.signature.bind(*args, **kwargs)
+        given = list(bound.arguments)
+        bound.apply_defaults()
+        if not self._defaults:
+            # Arguments after the last one that was given are left to the defaults of forward itself.
+            names = list(bound.arguments)
+            for name in names[names.index(given[-1]) + 1 :]:
+                del bound.arguments[name]
+        return bound.args
+
+    def _compiling(self, args: Sequence[Any]) -> Any:
+        if torch_compat.transforms_active() or torch_compat.forward_mode_on():
+            return traced.call_in_transform(self.__name__, self._run, (args,))
+        traced.warn_of_export(self.__name__)
+        # torch.compile takes the class apart itself, whatever its apply is; other recorders run what they see.
+        return self.function.apply(*args) if torch.compiler.is_dynamo_compiling() else self._run(args)
+
+    def _warn(self, position: int) -> None:
+        self._warned = True
+        warnings.warn(
+            f"{self.__name__}: {self.old.argument(position)!r} is a container with tensors that require a gradient; as "
+            "with PyTorch's apply they get one only if backward returns the same structure for it; pass the tensors as "
+            "arguments of their own.",
+            stacklevel=3,
+        )
+
+
+def _any_needs(leaves: Sequence[Tensor]) -> bool:
+    return any(leaf.requires_grad for leaf in leaves)
+
+
+def _may_need(leaf: Tensor, everywhere: bool) -> bool:
+    return leaf.requires_grad or (everywhere and (leaf.is_floating_point() or leaf.is_complex()))
+
+
+def _read(function: type[Function]) -> tuple[Old, inspect.Signature, bool]:
+    two_parts = torch_compat.has_setup_context(function)
+    forward: Any = function.forward
+    unguarded = getattr(forward, "gw_unguarded", None)
+    if unguarded is not None:  # the guard of gw.Function is for torch.compile only
+        forward = types.MethodType(unguarded, function) if inspect.ismethod(forward) else unguarded
+    parameters = list(inspect.signature(forward).parameters.values())
+    if two_parts:
+        setup: Any = function.setup_context
+
+        def combined(ctx: Any, *args: Any) -> Any:
+            out = forward(*args)
+            setup(ctx, args, out)
+            return out
+
+        run: Callable[..., Any] = combined
+    else:
+        run = forward
+        if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+            parameters = parameters[1:]
+    signature = inspect.Signature([p for p in parameters if p.kind is not p.KEYWORD_ONLY])
+    backward: Any = function.vjp if function.backward is Function.backward else function.backward
+    once = False
+    while hasattr(backward, "__wrapped__") and _is_once(backward):
+        backward, once = backward.__wrapped__, True
+    sources = [forward, function.setup_context] if two_parts else [forward]
+    edits = any("mark_dirty" in _names_in(source) for source in sources)
+    names = tuple(p.name for p in parameters)
+    old = Old(function.__name__, names, run, inspect.unwrap(forward), backward, once, edits)
+    return old, signature, two_parts and any(p.default is not p.empty for p in parameters)
+
+
+def _is_once(backward: Any) -> bool:
+    return getattr(backward, "__code__", None) is _ONCE
+
+
+def _once_code() -> Any:
+    return torch.autograd.function.once_differentiable(lambda ctx: None).__code__
+
+
+_ONCE = _once_code()
+"""The code of what ``once_differentiable`` makes."""
+
+
+def _names_in(function: Any) -> tuple[str, ...]:
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    return () if code is None else code.co_names
+
+
+def _refuse(function: Any) -> None:
+    if not (isinstance(function, type) and issubclass(function, Function)):
+        kind = function.__name__ if isinstance(function, type) else type(function).__name__
+        raise DefinitionError(
+            f"adopt: got {kind}; expected a subclass of torch.autograd.Function; pass the class itself, not its apply "
+            "or an instance."
+        )
+    name = function.__name__
+    if function.forward is Function.forward or _backward_is_missing(function):
+        part = "forward" if function.forward is Function.forward else "backward"
+        raise DefinitionError(f"{name}: it has no {part}; expected a Function with forward and backward; write one.")
+    for rule, there in (("jvp", function.jvp is not Function.jvp), ("vmap", function.vmap is not Function.vmap)):
+        if there:
+            raise DefinitionError(
+                f"{name}: it has a {rule} of its own, which adoption would ignore, since it derives that from "
+                f"backward; expected a Function without; use it as it is, or write it with gw.custom_gradient, "
+                f"under .{rule}."
+            )
+
+
+def _backward_is_missing(function: type[Function]) -> bool:
+    return function.backward is Function.backward and function.vjp is Function.vjp

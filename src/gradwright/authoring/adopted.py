@@ -1,0 +1,290 @@
+"""What is known of an adopted Function and of one call of it, and how its derivatives are computed from that.
+
+The old backward is run with what the old forward kept. Before a second derivative, what is neither input nor output is
+computed again with gradients on; where that cannot be done, the result is sealed. Forward mode is the transpose.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from gradwright import torch_compat
+from gradwright.authoring import trees
+from gradwright.authoring.derive import NotLinearError, differentiable, transpose, zeros
+from gradwright.authoring.recompute import MOVING, STILL, same_values, watching
+from gradwright.authoring.recording import Context, Kept
+from gradwright.authoring.returns import fit
+from gradwright.authoring.seal import may_be_differentiated, opaque, seal
+from gradwright.errors import RuleError
+
+
+@dataclass(eq=False)
+class Old:
+    """What is known of a Function that was adopted."""
+
+    name: str
+    names: tuple[str, ...]
+    """Of the arguments of forward, without ctx; the last may be that of ``*args``."""
+    forward: Callable[..., Any]
+    """``forward(ctx, *arguments)``, whatever the style."""
+    body: Any
+    """The function that computes."""
+    backward: Callable[..., Any]
+    once: bool
+    """True when its backward is decorated with ``once_differentiable``."""
+    edits: bool
+    """True when it may change its inputs in place."""
+    linear: bool = False
+    """True once its backward was seen to be linear."""
+    teach: bool = False
+    """True when it is told once of what works but should be done otherwise."""
+    told: set[str] = field(default_factory=set)
+    """What it was told."""
+
+    def tell(self, what: str, message: str) -> None:
+        """Warn once, where that is wanted."""
+        if self.teach and what not in self.told:
+            self.told.add(what)
+            warnings.warn(f"{self.name}: {message}", stacklevel=3)
+
+    def argument(self, position: int) -> str:
+        """Return what to call an argument."""
+        return self.names[position] if position < len(self.names) else f"{self.names[-1]}[{position}]"
+
+
+@dataclass
+class Call:
+    """The arguments of one call without their tensors."""
+
+    old: Old
+    structures: tuple[trees.Structure, ...]
+    needs: tuple[bool, ...]
+    """For each argument, whether a gradient may be asked for."""
+    everywhere: bool
+    """True when there may be tangents or a transform."""
+
+
+@dataclass
+class Result:
+    """What one call returned and kept, without the tensors."""
+
+    structure: trees.Structure
+    number: int
+    """How many tensors the output holds; hidden ones follow."""
+    shown: tuple[int | None, ...]
+    """For each output, its place among the tensors, or None for one that is no tensor."""
+    still: tuple[int, ...]
+    """The outputs that have no derivative."""
+    dirty: tuple[tuple[int, int], ...]
+    """Inputs that were changed in place, and the outputs that hold the new values."""
+    kept: Kept
+    materialize: bool
+
+
+@dataclass
+class State:
+    """All that a backward or a JVP works with."""
+
+    call: Call
+    result: Result
+    leaves: Sequence[Tensor] | None
+    """The tensors of the arguments; None where they were not needed."""
+    kept: list[Any]
+    metas: Sequence[Any]
+    out_metas: Sequence[Any]
+    trouble: str | None = None
+    """Why forward cannot be run again."""
+
+
+def pull(state: State, g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
+    """Return the gradient of each tensor among the arguments."""
+    kept, reason = _for_second(state)
+    if reason is None:
+        return _pull(state, kept, g, needed)
+    return opaque(reason, lambda g, kept: _pull(state, kept, g, needed), list(g), kept, [*kept, *(state.leaves or ())])
+
+
+def push(state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return the tangent of each output, by transposing the backward."""
+    kept, reason = _for_second(state)
+    moving = [tangent is not None for tangent in tangents]
+    old = state.call.old
+    try:
+        found, seen = transpose(
+            lambda g: _pull(state, kept, g, moving),
+            state.out_metas,
+            tangents,
+            verify=not old.linear and not torch_compat.is_recording(),
+        )
+    except NotLinearError:
+        raise RuleError(
+            f"{old.name}: its backward is not linear in the incoming gradient, so it is no derivative and no forward "
+            "mode can be derived from it; expected a linear backward; use reverse mode, or give both rules with "
+            "gw.custom_gradient."
+        ) from None
+    except RuleError:
+        raise
+    except (RuntimeError, TypeError) as error:
+        raise RuleError(
+            f"{old.name}: forward mode is derived from its backward, which cannot be differentiated in the incoming "
+            f"gradient ({type(error).__name__}: {first_line(error)}); expected PyTorch operations; use reverse mode, "
+            "or write it with gw.custom_gradient and a rule under .jvp."
+        ) from error
+    old.linear = old.linear or seen
+    return found if reason is None else seal(reason, found, [*tangents, *kept, *(state.leaves or ())])
+
+
+def _for_second(state: State) -> tuple[list[Any], str | None]:
+    """Return what was kept, fit for a second derivative where one may follow, and else why there can be none."""
+    old = state.call.old
+    own = [i for i, (kind, _) in enumerate(state.result.kept.sources) if kind == "own"]
+    if not may_be_differentiated():
+        return state.kept, None
+    name = f"{old.name}: its gradient was differentiated again, but"
+    if old.once:
+        return state.kept, (
+            f"{name} its backward is decorated as differentiable once; expected one differentiation; take the "
+            "decorator off if the backward is made of PyTorch operations on inputs and outputs."
+        )
+    if state.result.kept.held:
+        reason: str | None = "keeps a tensor with a graph of its own on ctx"
+    elif not own:
+        return state.kept, None
+    else:
+        reason = state.trouble or _recompute(state, own)
+    if reason is None:
+        return state.kept, None
+    return state.kept, (
+        f"{name} it uses a tensor that forward kept and that is neither input nor output, and forward {reason}, so "
+        "that a second derivative would be wrong; expected PyTorch operations that autograd can follow; compute that "
+        "tensor in the backward from saved inputs, or write it with gw.custom_gradient."
+    )
+
+
+def _recompute(state: State, own: Sequence[int]) -> str | None:
+    """Replace what is neither input nor output by the same computed with gradients on, or return why not."""
+    old, result = state.call.old, state.result
+    if not any(differentiable((t.shape, t.dtype, t.device)) for t in (state.kept[i] for i in own)):
+        return None
+    if result.dirty:
+        return "changes its inputs in place"
+    assert state.leaves is not None
+    copies = [leaf.clone() for leaf in state.leaves]
+    context = Context(state.call.needs)
+    left = iter(copies)
+    values = [trees.rebuild(structure, left) for structure in state.call.structures]
+    try:
+        with watching([c for c in copies if differentiable((c.shape, c.dtype, c.device))], old.body) as watch:
+            out = old.forward(context, *values)
+        outs: list[Tensor] = []
+        trees.flatten(out, outs)
+        saved, attributes = context.kept()
+        again: list[Tensor] = []
+        trees.flatten([list(saved), attributes], again)
+    except Exception as error:
+        return f"cannot be run again with gradients on ({type(error).__name__}: {first_line(error)})"
+    if len(again) != len(result.kept.sources):
+        return "keeps something else when it is run again"
+    fresh = list(state.kept)
+    for i in own:
+        seen = watch.state(again[i])
+        if seen == STILL:
+            continue  # a mask or random numbers: what was kept has no derivative
+        if seen != MOVING:
+            return seen
+        if not same_values(again[i], state.kept[i]):
+            return "gives other values when it is run again (random numbers, or a state of its own)"
+        fresh[i] = again[i]
+    state.kept = fresh
+    return None
+
+
+def _pull(state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
+    call, result, old = state.call, state.result, state.call.old
+    given: list[Tensor | None] = []
+    for place in result.shown:
+        cotangent = None if place is None or place in result.still else g[place]
+        if cotangent is None and place is not None and result.materialize:
+            cotangent = zeros(state.out_metas[place])
+        given.append(cotangent)
+    saved, attributes = result.kept.rebuild(iter(kept))
+    left = iter(needed)
+    needs: list[bool] = []
+    for structure in call.structures:
+        own = [next(left) for _ in range(trees.count(structure))]
+        needs.append(isinstance(structure, trees.Leaf) and own[0])
+    context = Context(needs, saved, attributes)
+    if not call.everywhere:
+        returned = old.backward(context, *given)
+    else:
+        try:
+            returned = old.backward(context, *given)
+        except RuleError:
+            raise
+        except (RuntimeError, NotImplementedError) as error:
+            raise RuleError(no_transform(old, "backward", error)) from error
+    grads = list(returned) if isinstance(returned, tuple) else [returned]
+    _check_number(old, grads, call.structures)
+    return list(_fitted(state, grads, needed))
+
+
+def _fitted(state: State, grads: Sequence[Any], needed: Sequence[bool]) -> Iterator[Tensor | None]:
+    old, leaf = state.call.old, 0
+    for position, structure in enumerate(state.call.structures):
+        where = f"{old.name}: backward returned for {old.argument(position)!r}"
+        found: list[Tensor | None] = []
+        trees.match(structure, grads[position], where, found)
+        for grad in found:
+            meta = state.metas[leaf]
+            if grad is not None and needed[leaf] and grad.device != meta[2] and grad.ndim:
+                raise RuleError(
+                    f"{where} a gradient on {grad.device}; expected one on {meta[2]}, where the argument is."
+                )
+            if grad is not None and needed[leaf] and grad.dtype != meta[1]:
+                old.tell(
+                    f"dtype of {position}",
+                    f"backward returned for {old.argument(position)!r} a gradient of dtype {grad.dtype}; expected "
+                    f"{meta[1]}, that of the argument, to which it is converted; convert it where precision matters.",
+                )
+            yield fit(grad, meta, where) if grad is not None and needed[leaf] else None
+            leaf += 1
+
+
+def _check_number(old: Old, grads: Sequence[Any], structures: Sequence[trees.Structure]) -> None:
+    expected = len(structures)
+    if len(grads) < expected or any(grad is not None for grad in grads[expected:]):
+        names = [old.argument(i) for i in range(expected)]
+        missing = names[len(grads) :]
+        todo = f"return None for {', '.join(missing)}" if missing else "leave out the rest"
+        plural = "" if len(grads) == 1 else "s"
+        inputs = "input" if expected == 1 else "inputs"
+        raise RuleError(
+            f"{old.name}.backward returned {len(grads)} gradient{plural} for {expected} {inputs} ({', '.join(names)}); "
+            f"expected one for each; {todo} if it has none."
+        )
+    for position, (grad, structure) in enumerate(zip(grads, structures)):
+        if isinstance(grad, Tensor) and not trees.count(structure):
+            raise RuleError(
+                f"{old.name}.backward returned a gradient for {old.argument(position)!r}, which is no tensor; expected "
+                "None; look whether the order is that of forward."
+            )
+
+
+def no_transform(old: Old, part: str, error: BaseException) -> str:
+    """Say that the forward or the backward does not run under a transform."""
+    return (
+        f"{old.name}: its {part} failed under a transform ({type(error).__name__}: {first_line(error)}); expected "
+        "PyTorch operations whose course does not depend on the values of tensors, without NumPy, item() or kernels of "
+        "other libraries; write branches with torch.where; without vmap, decorate a NumPy backward with "
+        "once_differentiable; or write it with gw.custom_gradient, which takes a batching rule under .vmap."
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the start of what an error says."""
+    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -1,0 +1,232 @@
+"""The Function classes behind an adopted Function: they run the old forward and the old backward in every transform.
+
+As in :mod:`~gradwright.authoring.classes`, tensors travel one by one and an object beside them says how they belong
+together. What the old forward keeps that is neither input nor output becomes a hidden output without derivative, so
+that batching sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.overrides import TorchFunctionMode
+
+from gradwright import torch_compat
+from gradwright.authoring import trees
+from gradwright.authoring.adopted import Call, Old, Result, State, no_transform, pull, push
+from gradwright.authoring.derive import differentiable, zeros
+from gradwright.authoring.recording import Context, read_kept
+from gradwright.authoring.seal import may_be_differentiated
+from gradwright.errors import RuleError
+
+
+def function_class(name: str, module: str, *, forward_mode: bool) -> type[Function]:
+    """Make the class for calls of one adopted Function; with ``forward_mode`` for all calls, without for plain ones."""
+    body: dict[str, Any] = {
+        "forward": staticmethod(_forward),
+        "setup_context": staticmethod(_setup_context),
+        "backward": staticmethod(_backward),
+        "generate_vmap_rule": True,
+        "__module__": module,
+    }
+    if forward_mode:
+        body["jvp"] = staticmethod(_jvp)
+    return type(name, (Function,), body)
+
+
+# -------------------------------------------------------------------- forward
+
+
+def _forward(call: Call, *leaves: Tensor) -> Any:
+    old = call.old
+    work = [leaf.clone() for leaf in leaves] if old.edits else list(leaves)
+    versions = [] if call.everywhere else [_version(leaf) for leaf in work]
+    context = Context(call.needs)
+    out = _run_forward(call, context, work)
+    if not call.everywhere and not context.gw_dirty and versions != [_version(leaf) for leaf in work]:
+        _refuse_edits(call, work, versions)
+    outs: list[Tensor] = []
+    structure = trees.flatten(out, outs)
+    shown = (0,) if structure is trees.LEAF else _shown(out)
+    kept, own = read_kept(context, work, outs)
+    if old.teach and trees.count(trees.flatten(list(context.kept()[1].values()), [])):
+        old.tell(
+            "attribute",
+            "its forward keeps a tensor as an attribute of ctx, where PyTorch's own Function leaks it and sees neither "
+            "edits of it nor hooks for saved tensors; expected ctx.save_for_backward; save it there, and "
+            "read ctx.saved_tensors in backward.",
+        )
+    if kept.held and call.everywhere:
+        raise RuleError(
+            f"{old.name}: its forward keeps a tensor with a graph of its own (made under enable_grad) on ctx, which no "
+            "transform of torch.func and no forward mode can follow; expected plain calls only; write it with "
+            "gw.custom_gradient, or compute that tensor again in the backward from what was saved."
+        )
+    still = [i for i, tensor in enumerate(outs) if any(tensor is other for other in context.gw_still)]
+    still += [i for i in range(len(outs)) if i not in shown]
+    dirty = _dirty(old, context, work, outs)
+    returned = trees.distinct(outs, work, copies=call.everywhere, aliases=True)
+    if call.everywhere:  # forward mode wants the tangent of a view to be a view
+        returned = [out.clone() if torch_compat.is_view(out) else out for out in returned]
+    result = Result(structure, len(outs), shown, tuple(still), dirty, kept, context.gw_materialize)
+    return (*returned, *own, result)
+
+
+def _run_forward(call: Call, context: Context, leaves: Sequence[Tensor]) -> Any:
+    left = iter(leaves)
+    values = [trees.rebuild(structure, left) for structure in call.structures]
+    if not call.everywhere:
+        return call.old.forward(context, *values)
+    needed = [leaf for leaf, owner in zip(leaves, _owners(call)) if call.needs[owner]]
+    try:
+        with _Needed(needed):
+            return call.old.forward(context, *values)
+    except RuleError:
+        raise
+    except (RuntimeError, NotImplementedError) as error:
+        raise RuleError(no_transform(call.old, "forward", error)) from error
+
+
+class _Needed(TorchFunctionMode):
+    """Makes a forward that looks at ``requires_grad`` see what is needed: inside a transform, tensors are bare."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.tensors = tensors
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _REQUIRES_GRAD and any(args[0] is tensor for tensor in self.tensors):
+            return True
+        return func(*args, **(kwargs or {}))
+
+
+_REQUIRES_GRAD: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+
+
+def _refuse_edits(call: Call, leaves: Sequence[Tensor], versions: Sequence[int]) -> None:
+    owners = _owners(call)
+    for leaf, version, owner in zip(leaves, versions, owners):
+        if call.needs[owner] and differentiable((leaf.shape, leaf.dtype, leaf.device)) and _version(leaf) != version:
+            raise RuleError(
+                f"{call.old.name}: its forward edited {call.old.argument(owner)!r} in place without saying so, so that "
+                "gradients of what used it before are wrong; expected ctx.mark_dirty on it, called by forward itself, "
+                "or an edit of a copy (`x = x.clone()`)."
+            )
+
+
+def _shown(out: Any) -> tuple[int | None, ...]:
+    place = 0
+    shown: list[int | None] = []
+    for part in out if isinstance(out, tuple) else (out,):
+        shown.append(place if isinstance(part, Tensor) else None)
+        place += trees.count(trees.flatten(part, []))
+    return tuple(shown)
+
+
+def _dirty(old: Old, context: Context, leaves: Sequence[Tensor], outs: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
+    pairs = []
+    for tensor in context.gw_dirty:
+        if tensor is None:
+            continue
+        source = next((i for i, leaf in enumerate(leaves) if leaf is tensor), None)
+        place = next((i for i, out in enumerate(outs) if out is tensor), None)
+        if source is None or place is None or not old.edits:
+            raise RuleError(
+                f"{old.name}: it marks a tensor as dirty that "
+                f"{'is no input' if source is None else 'it does not return' if place is None else 'it does not name'}"
+                "; expected an input that forward itself marks with ctx.mark_dirty and returns; return it, or write on "
+                "a copy."
+            )
+        pairs.append((source, place))
+    return tuple(pairs)
+
+
+# -------------------------------------------------------------------- what is kept
+
+
+def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    call, *leaves = inputs
+    result = output[-1]
+    outs, own = output[: result.number], output[result.number : -1]
+    pools = {"argument": leaves, "output": outs, "own": own}
+    saved = [pools[kind][i] for kind, i in result.kept.sources]
+    extra = leaves if _needs_arguments(call, result) else []
+    if call.everywhere:
+        # What has no derivative is not marked here: vmap forgets that. It is detached afterwards.
+        saved += extra
+        ctx.save_for_forward(*saved)
+    else:
+        ctx.mark_non_differentiable(*(outs[i] for i in result.still))
+        # An input that is kept only to run forward again may change in place until then, as running statistics do:
+        # that must not stop a first derivative, so it is saved apart.
+        ctx.extra = _saved_apart(extra) if extra else None
+    ctx.save_for_backward(*saved)
+    ctx.set_materialize_grads(False)
+    ctx.call, ctx.result, ctx.number = call, result, len(result.kept.sources)
+    ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
+    ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in outs]
+    ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in own]
+
+
+class _Apart(Function):
+    """A node of its own for saved tensors, so that PyTorch looks for edits of them only when they are asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        return tensors[0].new_empty(0, dtype=torch.float32)
+
+
+def _saved_apart(tensors: Sequence[Tensor]) -> Any:
+    with torch.enable_grad():
+        return _Apart.apply(*tensors).grad_fn  # type: ignore[no-untyped-call]
+
+
+def _needs_arguments(call: Call, result: Result) -> bool:
+    """Tell whether forward may have to be run again, or the seal be joined to the inputs."""
+    return call.old.once or result.kept.held or any(kind == "own" for kind, _ in result.kept.sources)
+
+
+def _state(ctx: Any, saved: Sequence[Any]) -> State:
+    kept, leaves = list(saved[: ctx.number]), list(saved[ctx.number :])
+    trouble = None
+    if not ctx.call.everywhere and ctx.extra is not None and may_be_differentiated():
+        try:
+            leaves = list(ctx.extra.saved_tensors)
+        except RuntimeError:
+            trouble = "an input was changed in place since"
+    return State(ctx.call, ctx.result, leaves or None, kept, ctx.metas, ctx.out_metas, trouble)
+
+
+# -------------------------------------------------------------------- both directions
+
+
+def _backward(ctx: Any, *grads: Any) -> Any:
+    cotangents = grads[: ctx.result.number]
+    if all(g is None or i in ctx.result.still for i, g in enumerate(cotangents)):
+        return (None,) * (1 + len(ctx.metas))
+    return (None, *pull(_state(ctx, ctx.saved_tensors), cotangents, ctx.needs_input_grad[1:]))
+
+
+def _jvp(ctx: Any, *tangents: Any) -> Any:
+    # PyTorch switches forward mode off in here (pytorch/pytorch#197867).
+    with torch_compat.forward_mode_enabled():
+        saved = [torch_compat.primal(tensor) if isinstance(tensor, Tensor) else tensor for tensor in ctx.saved_tensors]
+        found = push(_state(ctx, saved), tangents[1:])
+        # Nobody sees the hidden outputs; under vmap PyTorch wants a tangent for each all the same.
+        for i in ctx.result.still:
+            found[i] = zeros(ctx.out_metas[i]) if differentiable(ctx.out_metas[i]) else None
+        hidden = [zeros(meta) if differentiable(meta) else None for meta in ctx.hidden_metas]
+    return (*found, *hidden, None)
+
+
+def _owners(call: Call) -> list[int]:
+    return [i for i, structure in enumerate(call.structures) for _ in range(trees.count(structure))]
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else torch_compat.edits(tensor)

@@ -1,0 +1,134 @@
+"""The ``ctx`` that an adopted Function sees: it writes down what the forward does, and gives it to the backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from gradwright.authoring import trees
+
+
+class Context:
+    """What an old ``forward`` or ``backward`` is given as ``ctx``.
+
+    Everything that the user sets is an ordinary attribute; what belongs to gradwright starts with ``gw_``.
+    """
+
+    def __init__(
+        self, needs: Sequence[bool], saved: Sequence[Any] = (), attributes: Mapping[str, Any] | None = None
+    ) -> None:
+        vars(self).update(attributes or {})
+        self.needs_input_grad = tuple(needs)
+        self.gw_saved: tuple[Any, ...] = tuple(saved)
+        self.gw_dirty: tuple[Any, ...] = ()
+        self.gw_still: tuple[Any, ...] = ()
+        self.gw_materialize = True
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What was saved."""
+        return self.gw_saved
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keep tensors for the backward; a second call replaces the first, as in PyTorch."""
+        self.gw_saved = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        """Do nothing: forward mode is derived from the backward and uses what that uses."""
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        """Say that inputs were changed in place."""
+        self.gw_dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        """Say that outputs have no derivative."""
+        self.gw_still = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Say whether the gradient of an unused output arrives as zeros."""
+        self.gw_materialize = value
+
+    def kept(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what was saved, and the attributes that the user set."""
+        own = {k: v for k, v in vars(self).items() if not k.startswith("gw_") and k != "needs_input_grad"}
+        return self.gw_saved, own
+
+
+class Held:
+    """Holds a tensor with a graph of its own, which must stay the object that it is."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+@dataclass
+class Kept:
+    """What one forward kept for the backward: the structure of it, and where each tensor in it comes from."""
+
+    structure: trees.Structure | None
+    """None where only tensors were saved and no attributes set."""
+    sources: tuple[tuple[str, int], ...]
+    """For each tensor: ``argument``, ``output`` or ``own``, and which."""
+    held: bool
+    """True when some tensor has a graph of its own."""
+
+    def rebuild(self, tensors: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what :meth:`Context.kept` returned, with these tensors in it."""
+        if self.structure is None:
+            return tuple(tensors), {}
+        saved, attributes = trees.rebuild(self.structure, tensors)
+        return tuple(_release(saved)), {name: _release(value) for name, value in attributes.items()}
+
+
+def read_kept(context: Context, arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Kept, list[Tensor]]:
+    """Return what a forward kept, and those of its tensors that are neither argument nor output."""
+    saved, attributes = context.kept()
+    structure, held = None, False
+    tensors = list(saved)
+    own: list[Tensor] = []
+    if attributes or not all(isinstance(t, Tensor) and not t.requires_grad for t in tensors):
+        known = [*arguments, *outputs]
+        marked = [_hold(tensors, known), {name: _hold(value, known) for name, value in attributes.items()}]
+        held = any(isinstance(v, Held) for v in _values(marked))
+        tensors = []
+        structure = trees.flatten(marked, tensors)
+    sources = []
+    for tensor in tensors:
+        for kind, pool in (("argument", arguments), ("output", outputs), ("own", own)):
+            place = next((i for i, other in enumerate(pool) if other is tensor), None)
+            if place is not None:
+                sources.append((kind, place))
+                break
+        else:
+            sources.append(("own", len(own)))
+            own.append(tensor)
+    return Kept(structure, tuple(sources), held), own
+
+
+def _hold(value: Any, known: Sequence[Tensor]) -> Any:
+    """Wrap tensors with a graph of their own: a Function runs without one, so the user made it, to use it later."""
+    if isinstance(value, Tensor):
+        return Held(value) if value.requires_grad and not any(value is other for other in known) else value
+    if type(value) in (list, tuple):
+        return type(value)(_hold(part, known) for part in value)
+    return {key: _hold(part, known) for key, part in value.items()} if type(value) is dict else value
+
+
+def _release(value: Any) -> Any:
+    if isinstance(value, Held):
+        return value.tensor
+    if type(value) in (list, tuple):
+        return type(value)(map(_release, value))
+    return {key: _release(part) for key, part in value.items()} if type(value) is dict else value
+
+
+def _values(value: Any) -> Iterator[Any]:
+    parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else None
+    if parts is None:
+        yield value
+    else:
+        for part in parts:
+            yield from _values(part)

@@ -1,0 +1,33 @@
+"""What happens to a rule where PyTorch records a program instead of running it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradwright import torch_compat
+
+
+def call_in_transform(name: str, function: Callable[..., Any], values: Sequence[Any], instead: str = "") -> Any:
+    """Call a function outside of torch.compile, or raise with ``fullgraph=True``, since its rule would be dropped.
+
+    To be called while a transform of ``torch.func`` or a level of forward mode is open inside of compiled code.
+    """
+    return torch_compat.call_untraced(
+        function,
+        values,
+        f"{name}: a transform of torch.func (grad, vjp, jvp, vmap, ...) or a level of forward mode around it inside "
+        "torch.compile would drop its gradient rule without a word (pytorch/pytorch#193279); compile inside the "
+        f"transform instead, or leave fullgraph=True away{instead}.",
+    )
+
+
+def warn_of_export(name: str) -> None:
+    """Warn that ``torch.export`` drops rules, where it can be told that it runs."""
+    if torch_compat.is_exporting_without_dynamo():
+        warnings.warn(
+            f"{name}: torch.export keeps its values but not its gradient rule: an exported module that is trained "
+            "would use the derivative of its operations instead; export for inference only.",
+            stacklevel=4,
+        )
