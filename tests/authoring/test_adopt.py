@@ -486,3 +486,54 @@ def test_what_cannot_be_adopted() -> None:
     ):
         with pytest.raises(DefinitionError, match=text):
             gw.adopt(function)  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------- S4: second derivatives that are refused
+
+
+PATTERNS: dict[str, Any] = {
+    "alone": lambda f: f,
+    "beside another term": lambda f: lambda x: f(x) + x**4,
+    "times the input": lambda f: lambda x: f(x) * x,
+    "squared": lambda f: lambda x: f(x) ** 2,
+}
+
+
+def _ends_in_backward(f: Any, t: Tensor) -> None:
+    leaf = t.clone().requires_grad_()
+    (g,) = torch.autograd.grad(f(leaf).sum(), leaf, create_graph=True)
+    g.sum().backward()
+
+
+def _ends_in_grad(f: Any, t: Tensor) -> None:
+    leaf = t.clone().requires_grad_()
+    (g,) = torch.autograd.grad(f(leaf).sum(), leaf, create_graph=True)
+    torch.autograd.grad(g.sum(), leaf)
+
+
+ENDS: dict[str, Any] = {
+    "backward": _ends_in_backward,
+    "autograd.grad": _ends_in_grad,
+    "func.grad": lambda f, t: grad(lambda t: grad(lambda t: f(t).sum())(t).sum())(t),
+    "functional.hessian": lambda f, t: torch.autograd.functional.hessian(lambda t: f(t).sum(), t),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("name", ["Once", "NumpyIntermediate", "DetachedIntermediate"])
+def test_refused_in_every_pattern(name: str, pattern: str, end: str) -> None:
+    """PyTorch gives a wrong number in half of them, with ``once_differentiable`` as well."""
+    function = gw.adopt(next(o.function for o in OLD_FUNCTIONS if o.name == name))
+    with pytest.raises(RuleError, match=f"^{name}: its gradient was differentiated again"):
+        ENDS[end](PATTERNS[pattern](function), x(3))
+
+
+def test_an_input_may_change_afterwards_where_only_an_intermediate_was_saved() -> None:
+    keeps = gw.adopt(next(o.function for o in OLD_FUNCTIONS if o.name == "KeepsOnContext"))
+    leaf = x(3).requires_grad_()
+    t = leaf * 1
+    out = keeps(t)
+    t.mul_(2)
+    out.sum().backward()
+    assert torch.allclose(leaf.grad, 8 * x(3))
