@@ -424,6 +424,26 @@ def test_gradient_for_what_is_no_tensor() -> None:
         gw.adopt(Misplaced)(2.0, x(3).requires_grad_()).sum().backward()
 
 
+def test_a_backward_that_looks_at_the_sign_of_its_gradient_has_no_forward_mode() -> None:
+    """Guided backpropagation, as packages have it: at zero it looks like the derivative 0."""
+
+    class Guided(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.relu()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (x,) = ctx.saved_tensors
+            return g * (x > 0) * (g > 0)
+
+    t = torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64)
+    assert grad(lambda t: gw.adopt(Guided)(t).sum())(t).tolist() == [1, 0, 1]
+    with pytest.raises(RuleError, match=r"^Guided: its backward is not linear in the incoming gradient"):
+        jacfwd(gw.adopt(Guided))(t)
+
+
 def test_container_warns_once() -> None:
     class Listed(Function):
         @staticmethod
