@@ -213,8 +213,8 @@ def edits(tensor: Any) -> int:
 
 
 def is_view(tensor: Any) -> bool:
-    """Tell whether a tensor is a view of another, as autograd counts them."""
-    return bool(tensor._is_view())
+    """Tell whether a tensor is a view of another, as autograd counts them, also inside transforms."""
+    return bool(torch.func.debug_unwrap(tensor, recurse=True)._is_view())
 
 
 def is_delayed_error(node: Any) -> bool:

@@ -211,6 +211,24 @@ class Softmax(Function):
 add(Softmax, lambda x, dim=-1: x.softmax(dim), (x(4),))
 
 
+class SavesExpanded(Function):
+    """Keeps views: an expanded one and a transposed one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, k: float) -> Tensor:
+        ctx.k = torch.tensor(k, dtype=x.dtype).expand(x.shape)
+        ctx.save_for_backward(x.t())
+        return ctx.k * x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (transposed,) = ctx.saved_tensors
+        return 2 * g * ctx.k * transposed.t(), None
+
+
+add(SavesExpanded, lambda x, k: k * x * x, (x(2, 3),), lambda f, t: f(t, 1.5))
+
+
 class SavesNone(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor | None) -> Tensor:

@@ -424,6 +424,26 @@ def test_gradient_for_what_is_no_tensor() -> None:
         gw.adopt(Misplaced)(2.0, x(3).requires_grad_()).sum().backward()
 
 
+def test_a_backward_that_looks_at_the_sign_of_its_gradient_has_no_forward_mode() -> None:
+    """Guided backpropagation, as packages have it: at zero it looks like the derivative 0."""
+
+    class Guided(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.relu()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (x,) = ctx.saved_tensors
+            return g * (x > 0) * (g > 0)
+
+    t = torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64)
+    assert grad(lambda t: gw.adopt(Guided)(t).sum())(t).tolist() == [1, 0, 1]
+    with pytest.raises(RuleError, match=r"^Guided: its backward is not linear in the incoming gradient"):
+        jacfwd(gw.adopt(Guided))(t)
+
+
 def test_container_warns_once() -> None:
     class Listed(Function):
         @staticmethod
@@ -486,3 +506,54 @@ def test_what_cannot_be_adopted() -> None:
     ):
         with pytest.raises(DefinitionError, match=text):
             gw.adopt(function)  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------- S4: second derivatives that are refused
+
+
+PATTERNS: dict[str, Any] = {
+    "alone": lambda f: f,
+    "beside another term": lambda f: lambda x: f(x) + x**4,
+    "times the input": lambda f: lambda x: f(x) * x,
+    "squared": lambda f: lambda x: f(x) ** 2,
+}
+
+
+def _ends_in_backward(f: Any, t: Tensor) -> None:
+    leaf = t.clone().requires_grad_()
+    (g,) = torch.autograd.grad(f(leaf).sum(), leaf, create_graph=True)
+    g.sum().backward()
+
+
+def _ends_in_grad(f: Any, t: Tensor) -> None:
+    leaf = t.clone().requires_grad_()
+    (g,) = torch.autograd.grad(f(leaf).sum(), leaf, create_graph=True)
+    torch.autograd.grad(g.sum(), leaf)
+
+
+ENDS: dict[str, Any] = {
+    "backward": _ends_in_backward,
+    "autograd.grad": _ends_in_grad,
+    "func.grad": lambda f, t: grad(lambda t: grad(lambda t: f(t).sum())(t).sum())(t),
+    "functional.hessian": lambda f, t: torch.autograd.functional.hessian(lambda t: f(t).sum(), t),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("name", ["Once", "NumpyIntermediate", "DetachedIntermediate"])
+def test_refused_in_every_pattern(name: str, pattern: str, end: str) -> None:
+    """PyTorch gives a wrong number in half of them, with ``once_differentiable`` as well."""
+    function = gw.adopt(next(o.function for o in OLD_FUNCTIONS if o.name == name))
+    with pytest.raises(RuleError, match=f"^{name}: its gradient was differentiated again"):
+        ENDS[end](PATTERNS[pattern](function), x(3))
+
+
+def test_an_input_may_change_afterwards_where_only_an_intermediate_was_saved() -> None:
+    keeps = gw.adopt(next(o.function for o in OLD_FUNCTIONS if o.name == "KeepsOnContext"))
+    leaf = x(3).requires_grad_()
+    t = leaf * 1
+    out = keeps(t)
+    t.mul_(2)
+    out.sum().backward()
+    assert torch.allclose(leaf.grad, 8 * x(3))

@@ -48,6 +48,9 @@ def test_the_transpose_of_a_complex_map_is_its_adjoint() -> None:
         lambda t: t * t,
         lambda t: t / t.norm().clamp(min=1),
         lambda t: t.sign() + t - t.sign().detach() + t.abs() * t,
+        lambda t: t.detach() * 2,
+        lambda t: t + t.detach(),
+        lambda t: t * (t > 0) * (torch.cos(2 * torch.arange(8) + 0.3) < 0),
     ],
 )
 def test_what_is_not_linear_is_noticed(rule: Any) -> None:
@@ -63,7 +66,6 @@ def test_what_is_not_linear_is_noticed(rule: Any) -> None:
         lambda t: t - t.mean(),
         lambda t: t.cumsum(0).flip(0) / 3,
         lambda t: torch.fft.fft(t).real,
-        lambda t: t * 0,
         lambda t: torch.where(x(8) > 0, t, 0.1 * t),
     ],
 )
@@ -73,3 +75,11 @@ def test_what_is_linear_is_not_accused(rule: Any, dtype: torch.dtype) -> None:
         return [rule(v[0]).to(dtype)]
 
     assert transpose(linear, [meta(8, dtype=dtype)], [x(8).to(dtype)], verify=True)[1]
+
+
+@pytest.mark.parametrize(("rule", "value"), [(lambda t: t * 0, x(8)), (lambda t: 2 * t, torch.zeros(8).double())])
+def test_zeros_show_nothing(rule: Any, value: Tensor) -> None:
+    """Neither accused nor taken for linear: it may be linear here only."""
+    found, seen = transpose(lambda v: [rule(v[0])], [meta(8)], [value], verify=True)
+    assert not seen
+    assert not found[0].any()

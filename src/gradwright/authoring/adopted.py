@@ -123,8 +123,8 @@ def push(state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]
         )
     except NotLinearError:
         raise RuleError(
-            f"{old.name}: its backward is not linear in the incoming gradient, so it is no derivative and no forward "
-            "mode can be derived from it; expected a linear backward; use reverse mode, or give both rules with "
+            f"{old.name}: its backward is not linear in the incoming gradient, or detaches it, so that no forward mode "
+            "can be derived from it; expected a linear backward; use reverse mode, or give both rules with "
             "gw.custom_gradient."
         ) from None
     except RuleError:

@@ -70,8 +70,8 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
     still += [i for i in range(len(outs)) if i not in shown]
     dirty = _dirty(old, context, work, outs)
     returned = trees.distinct(outs, work, copies=call.everywhere, aliases=True)
-    if call.everywhere:  # forward mode wants the tangent of a view to be a view
-        returned = [out.clone() if torch_compat.is_view(out) else out for out in returned]
+    if call.everywhere:
+        returned, own = _without_views(returned), _without_views(own)
     result = Result(structure, len(outs), shown, tuple(still), dirty, kept, context.gw_materialize)
     return (*returned, *own, result)
 
@@ -105,6 +105,11 @@ class _Needed(TorchFunctionMode):
 
 
 _REQUIRES_GRAD: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+
+
+def _without_views(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of views: forward mode wants their tangents to be views too, and cannot write to expanded ones."""
+    return [t.clone(memory_format=torch.contiguous_format) if torch_compat.is_view(t) else t for t in tensors]
 
 
 def _refuse_edits(call: Call, leaves: Sequence[Tensor], versions: Sequence[int]) -> None:

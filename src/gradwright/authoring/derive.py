@@ -56,15 +56,23 @@ def transpose(
         kept[:] = [i for i, result in enumerate(results) if result is not None and values[i] is not None]
         return tuple(results[i] for i in kept)  # type: ignore[misc]  # None was left out
 
-    def transposed(at: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def transposed(at: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | float, Tensor | float]:
+        """Return the transpose at a point, the product of ``values`` with the map there, and the size of its terms."""
         outputs, pull = torch.func.vjp(restricted, *at)[:2]
         if not outputs:
-            return tuple(torch.zeros_like(tensor) for tensor in at)
+            return tuple(torch.zeros_like(tensor) for tensor in at), 0.0, 0.0
         given = tuple(_like(values[i], output) for i, output in zip(kept, outputs))
-        return tuple(pull(given))
+        return tuple(pull(given)), *_product(given, outputs)
 
-    found = transposed([zeros(metas[i]) for i in places])
-    seen = verify and _is_linear(found, transposed([_elsewhere(metas[i]) for i in places]))
+    found, _, _ = transposed([zeros(metas[i]) for i in places])
+    seen = False
+    if verify:
+        # At a point and opposite to it, since a rule may look at signs. A map that autograd cannot follow, through
+        # `detach` or whole numbers, has the derivative 0 everywhere; its values tell.
+        for sign in (1, -1):
+            at = [sign * _elsewhere(metas[i]) for i in places]
+            again, product, size = transposed(at)
+            seen = _is_linear(found, again) and _same_product((product, size), _product(found, at))
     full: list[Tensor | None] = [None] * len(metas)
     for place, tensor in zip(places, found):
         full[place] = tensor
@@ -85,6 +93,30 @@ def _elsewhere(meta: Meta) -> Tensor:
     shape, dtype, device = meta
     steps = torch.arange(shape.numel(), device=device, dtype=torch.float32)
     return (100 * torch.cos(2 * steps + 0.3) ** 3).to(dtype).reshape(shape)
+
+
+def _product(one: Sequence[Tensor], other: Sequence[Tensor]) -> tuple[Tensor | float, Tensor | float]:
+    """Return the real inner product of two lists of tensors, and the sum of the sizes of its terms."""
+    with torch.no_grad():
+        terms = [(a.conj() * b).real if a.is_complex() or b.is_complex() else a * b for a, b in zip(one, other)]
+        terms = [t.float() if t.dtype.itemsize < 4 else t for t in terms]
+        return sum(t.sum() for t in terms), sum(t.abs().sum() for t in terms)
+
+
+def _same_product(one: tuple[Tensor | float, Tensor | float], other: tuple[Tensor | float, Tensor | float]) -> bool:
+    """Tell whether two products were seen to be the same; raise if they are not. Zeros show nothing."""
+    size = one[1] + other[1]
+    if not isinstance(size, Tensor):
+        return False
+    tolerance = 1e-6 if size.dtype == torch.float64 else 5e-2
+    differ = torch.as_tensor(one[0] - other[0]).abs() > tolerance * size
+    try:
+        differs, shown = (bool(torch.func.debug_unwrap(t, recurse=True).any()) for t in (differ, size != 0))
+    except (RuntimeError, NotImplementedError):
+        return False  # tensors without values
+    if differs:
+        raise NotLinearError("not followed")
+    return shown
 
 
 def _is_linear(found: Sequence[Tensor], again: Sequence[Tensor]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gradwright import torch_compat
 from gradwright.authoring import trees
 
 
@@ -111,10 +112,15 @@ def read_kept(context: Context, arguments: Sequence[Tensor], outputs: Sequence[T
 def _hold(value: Any, known: Sequence[Tensor]) -> Any:
     """Wrap tensors with a graph of their own: a Function runs without one, so the user made it, to use it later."""
     if isinstance(value, Tensor):
-        return Held(value) if value.requires_grad and not any(value is other for other in known) else value
+        return Held(value) if _has_graph(value) and not any(value is other for other in known) else value
     if type(value) in (list, tuple):
         return type(value)(_hold(part, known) for part in value)
     return {key: _hold(part, known) for key, part in value.items()} if type(value) is dict else value
+
+
+def _has_graph(tensor: Tensor) -> bool:
+    """Tell whether a graph starts or ends here; a view of an input, taken without gradients, only says that it does."""
+    return tensor.requires_grad and not (tensor.is_leaf and torch_compat.is_view(tensor))
 
 
 def _release(value: Any) -> Any:
