@@ -241,7 +241,9 @@ def _results_kept(case: Case) -> Outcome | None:
                 _call(case, backward=True)
     except Exception:
         return None  # not under a recorder
-    gc.collect()
+    if not all(any(w.alive for w in call) for call in made):
+        return None
+    gc.collect()  # it takes a tenth of a second in a process that has loaded much
     alive = [[w for w in call if w.alive] for call in made]
     constants = _constants(alive)
     growing = [[w for w in call if id(w.reference()) not in constants] for call in alive]
