@@ -81,8 +81,14 @@ def started(*arguments, **options):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(SRC)},
+        preexec_fn=None if sys.platform == "win32" else listen_to_interrupts,
         **options,
     )
+
+
+def listen_to_interrupts():
+    """Undo what a shell does to a command that it runs in the background, as it may run these tests."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def line_of(words):

@@ -26,7 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has printed the help or what is wrong
         return stop.code if isinstance(stop.code, int) else EXIT_BROKEN
     try:
-        return _run(options)
+        status = _run(options)
+        sys.stdout.flush()  # here, where a reader that has gone away is no error, and not at the end of the interpreter
+        return status
     except GradwrightError as error:
         print(error, file=sys.stderr)
         return EXIT_BROKEN
