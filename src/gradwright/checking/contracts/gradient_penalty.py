@@ -61,6 +61,8 @@ DECLARED = (
     "constant, as after out.sum(): it silently drops the term from a gradient penalty or a Hessian "
     "(pytorch/pytorch#76185)"
 )
+DRAWS = 4
+"""So many directions are tried until one tells."""
 
 
 @contract(
@@ -153,11 +155,20 @@ def _second(
 
 def _judge(case: Case, loss: Loss, weights: list[Tensor]) -> list[Directional]:
     second = _second(case, loss, weights, {})
-    return [_along(case, loss, weights, k, second[k]) for k in range(len(case.inputs)) if case.n[k]]
+    results = []
+    for k in range(len(case.inputs)):
+        if not case.n[k]:
+            continue
+        for draw in range(DRAWS):  # near the edge of a domain one direction tells and the next one does not
+            result = _along(case, loss, weights, k, second[k], draw)
+            if not result.unresolved:
+                break
+        results.append(result)
+    return results
 
 
-def _along(case: Case, loss: Loss, weights: list[Tensor], k: int, second: Tensor) -> Directional:
-    x, generator = case.base[k], case.generator(f"penalty direction {k}")
+def _along(case: Case, loss: Loss, weights: list[Tensor], k: int, second: Tensor, draw: int) -> Directional:
+    x, generator = case.base[k], case.generator(f"penalty direction {k}{f' {draw}' if draw else ''}")
     u = signed(case.n[k], generator) * (element_steps(x) / FIRST_STEP)
 
     def terms(flat: Tensor) -> Tensor:
