@@ -14,9 +14,19 @@ from gradwright.checking.audit import random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.differences import signed
 from gradwright.checking.judge import one_unit_away
+from gradwright.checking.magnitudes import Magnitudes
 from gradwright.checking.second import FirstOrderOnlyError, double_backward, double_backward_at
 from gradwright.checking.tensors import from_flat
-from gradwright.checking.transforms import SPREAD_DRAWS, Result, function_of, inner_product, leaves, observe, spread
+from gradwright.checking.transforms import (
+    CANCELLED,
+    SPREAD_DRAWS,
+    Result,
+    function_of,
+    inner_product,
+    leaves,
+    observe,
+    spread,
+)
 from gradwright.checking.trials import refusal
 
 NOTHING = torch.empty(0, dtype=torch.float64)
@@ -139,9 +149,11 @@ def by_forward_mode(probe: FuncProbe) -> Reference:
             return probe.tangent([torch.zeros_like(p.primal) if p.tangent is None else p.tangent for p in pushed])
 
     def scatter() -> Result:
-        here = push({})
+        with Magnitudes() as seen:
+            here = push({})
         moved = [push(_moved(case, draw)).value for draw in range(SPREAD_DRAWS)]
-        return Result(torch.stack([(m - here.value).abs() for m in moved]).amax(0).nan_to_num(torch.inf), [])
+        most = torch.stack([(m - here.value).abs() for m in moved]).amax(0).nan_to_num(torch.inf)
+        return Result(most + CANCELLED / 8 * case.epsilon * seen.largest, [])  # large terms that cancel leave that
 
     try:
         return Reference(push({}), scatter, noun="the tangent")
