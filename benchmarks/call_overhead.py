@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -32,6 +31,8 @@ from torch.autograd import Function
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from _pages import write_tables  # noqa: E402
 
 import gradwright as gw  # noqa: E402
 
@@ -180,7 +181,7 @@ def main() -> int:
         ratio = "" if row["ratio"] is None else f", {row['ratio']:.2f} of {row['against']}"
         print(f"{row['name']}: {row['value']:.3g} {row['unit']}{ratio}; {row['goal'] or ''} {met}")
     if options.write:
-        write(table)
+        write_tables(PAGE, {"calls": table})
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2), encoding="utf-8")
     return 0
@@ -258,13 +259,6 @@ def figures(times: dict[tuple[int, bool], dict[str, float]], decorating: float, 
     add("decorating a function", decorating, "ms", None, None, "< 1 ms", decorating < 1)
     add("importing gradwright after torch", imported, "ms", None, None, "<= 50 ms", imported <= 50)
     return rows
-
-
-def write(table: str) -> None:
-    """Replace the table in the docs page."""
-    text = PAGE.read_text(encoding="utf-8")
-    mark = re.compile(r"(<!-- calls -->\n).*?(<!-- end -->)", re.DOTALL)
-    PAGE.write_text(mark.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text), encoding="utf-8")
 
 
 if __name__ == "__main__":

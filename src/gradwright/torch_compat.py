@@ -275,18 +275,20 @@ def compiler_is_off() -> bool:
     return bool(dynamo.config.disable)
 
 
-def is_graph_break(error: BaseException) -> bool:
-    """Tell whether ``fullgraph=True`` raised because of something that cannot be traced."""
-    import torch._dynamo as dynamo
+def watch_operations(look: Callable[[Any, Any], None]) -> AbstractContextManager[Any]:
+    """Call ``look(operation, result)`` for every operation that is really run within the block.
 
-    return isinstance(error, dynamo.exc.Unsupported)
-
-
-def recorder_of_operations() -> type[Any]:
-    """Return ``TorchDispatchMode``, which sees every operation that is really run; its module is private."""
+    It is a ``TorchDispatchMode``, whose module is private.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    return TorchDispatchMode
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            look(func, result)
+            return result
+
+    return Watch()  # type: ignore[no-untyped-call]
 
 
 def version() -> str:

@@ -19,20 +19,10 @@ from gradwright import torch_compat
 from gradwright.errors import RuleError
 
 
-class Seal(Function):
-    """Copies of the first ``number`` tensors, which can be used but not differentiated."""
+class _Refuses(Function):
+    """A Function whose result can be used but not differentiated; ``ctx.message`` says why."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(message: str, number: int, *tensors: Tensor) -> Any:
-        """Return the copies."""
-        return tuple(tensor.clone() for tensor in tensors[:number])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep what to say."""
-        ctx.message = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
@@ -43,6 +33,20 @@ class Seal(Function):
     def jvp(ctx: Any, *_: Any) -> Any:
         """Refuse."""
         raise RuleError(ctx.message)
+
+
+class Seal(_Refuses):
+    """Copies of the first ``number`` tensors, which can be used but not differentiated."""
+
+    @staticmethod
+    def forward(message: str, number: int, *tensors: Tensor) -> Any:
+        """Return the copies."""
+        return tuple(tensor.clone() for tensor in tensors[:number])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep what to say."""
+        ctx.message = inputs[0]
 
 
 def may_be_differentiated() -> bool:
@@ -85,10 +89,8 @@ class Present:
     flags: tuple[bool, ...]
 
 
-class Opaque(Function):
+class Opaque(_Refuses):
     """A computation that is run on bare tensors, whatever transforms are around it, and has no derivative."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(task: Task, *tensors: Any) -> Any:
@@ -103,16 +105,6 @@ class Opaque(Function):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         """Keep what to say."""
         ctx.message = inputs[0].message
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        """Refuse."""
-        raise RuleError(ctx.message)
-
-    @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
-        """Refuse."""
-        raise RuleError(ctx.message)
 
 
 def opaque(

@@ -105,6 +105,8 @@ def random_cotangent(case: Case, salt: str = "cotangent") -> torch.Tensor:
 def functions_in_graph(case: Case) -> list[type[Function]]:
     """Return the Function classes that a forward of the case went through, each once, in order of discovery."""
     found: list[type[Function]] = []
+    if case.detached:
+        return found
     for node in graph_nodes(case.forward().differentiable):
         function = torch_compat.node_function(node)
         if function is not None and function not in found:

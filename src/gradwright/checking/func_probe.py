@@ -14,11 +14,10 @@ from gradwright.checking.audit import random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.differences import signed
 from gradwright.checking.judge import one_unit_away
-from gradwright.checking.magnitudes import Magnitudes
+from gradwright.checking.magnitudes import CANCELLED, Magnitudes
 from gradwright.checking.second import FirstOrderOnlyError, double_backward, double_backward_at
 from gradwright.checking.tensors import from_flat
 from gradwright.checking.transforms import (
-    CANCELLED,
     SPREAD_DRAWS,
     Result,
     function_of,
@@ -149,7 +148,8 @@ def by_forward_mode(probe: FuncProbe) -> Reference:
             return probe.tangent([torch.zeros_like(p.primal) if p.tangent is None else p.tangent for p in pushed])
 
     def scatter() -> Result:
-        with Magnitudes() as seen:
+        seen = Magnitudes()
+        with seen.watch():
             here = push({})
         moved = [push(_moved(case, draw)).value for draw in range(SPREAD_DRAWS)]
         most = torch.stack([(m - here.value).abs() for m in moved]).amax(0).nan_to_num(torch.inf)

@@ -42,19 +42,15 @@ class Watched:
 def watch(case: Case) -> Watched | None:
     """Run forward and look at every result within it; None when it does not run under a recorder."""
     shapes: set[tuple[int, ...]] = set()
-    base = torch_compat.recorder_of_operations()
 
-    class Recorder(base):  # type: ignore[misc, valid-type]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            for out in result if isinstance(result, (tuple, list)) else [result]:
-                if isinstance(out, Tensor) and out.layout == torch.strided:
-                    shapes.add(tuple(out.shape))
-            return result
+    def look(_: Any, result: Any) -> None:
+        for out in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(out, Tensor) and out.layout == torch.strided:
+                shapes.add(tuple(out.shape))
 
     start = time.perf_counter()
     try:
-        with Recorder():
+        with torch_compat.watch_operations(look):
             case.forward()
     except Exception:
         return None

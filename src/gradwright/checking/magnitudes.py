@@ -6,6 +6,7 @@ small it is. Neither the values of the function nor the gradient tell how large 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,25 +20,32 @@ from gradwright.checking.tensors import tensors_in
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-class Magnitudes(torch_compat.recorder_of_operations()):  # type: ignore[misc]
-    """A mode that notes the largest finite number any operation gives: what the rounding of the rest is relative to."""
+CANCELLED = 64.0
+"""Rounding units of the largest number in backward that two ways of computing a gradient may lie apart."""
 
-    largest = 0.0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and look at its result."""
-        result = func(*args, **(kwargs or {}))
-        if "empty" not in str(func):  # whatever lay in memory
-            # The values of a sparse tensor came by as an ordinary one.
-            plain = [t.detach() for t in tensors_in(result) if t.layout == torch.strided]
-            numbers = [t.abs() for t in plain if t.is_complex() or t.dtype in FLOATS]
-            self.largest = max(self.largest, largest_entry(*numbers))
-        return result
+class Magnitudes:
+    """The largest finite number that any operation gives: what the rounding of the rest is relative to."""
+
+    def __init__(self) -> None:
+        self.largest = 0.0
+
+    def watch(self) -> AbstractContextManager[Any]:
+        """Look at the operations that are run within the block."""
+        return torch_compat.watch_operations(self._look)
+
+    def _look(self, operation: Any, result: Any) -> None:
+        if "empty" in str(operation):
+            return  # whatever lay in memory
+        # The values of a sparse tensor came by as an ordinary one.
+        plain = [t.detach() for t in tensors_in(result) if t.layout == torch.strided]
+        numbers = [t.abs() for t in plain if t.is_complex() or t.dtype in FLOATS]
+        self.largest = max(self.largest, largest_entry(*numbers))
 
 
 def largest_in_backward(case: Case, v: Tensor) -> float:
     """Return the largest finite number that the backward of a cotangent meets, itself included."""
     run, cotangents, seen = case.forward(), case.cotangents(v), Magnitudes()
-    with case.sandbox(), seen:
+    with case.sandbox(), seen.watch():
         run.gradients(cotangents)
     return max(seen.largest, largest_entry(v))

@@ -22,7 +22,7 @@ def remarks(subject: Subject, cases: Sequence[Case]) -> Iterator[str]:
         for owner in {type(module) for module in subject.target.modules()}:
             if "backward" in vars(owner) and not owner.__module__.startswith("torch."):
                 yield f"`{owner.__name__}.backward` is never called by PyTorch, which differentiates `forward`"
-    if not subject.hand_written and cases and not cases[0].detached:
+    if not subject.hand_written and cases:
         found = [f.__name__ for f in functions_in_graph(cases[0])]
         if found:
             yield (

@@ -83,12 +83,12 @@ def double_backward_at(
     v: Tensor,
     weights: list[Tensor],
     flats: dict[int, Tensor],
-    mode: Magnitudes | None = None,
+    seen: Magnitudes | None = None,
 ) -> list[Tensor] | None:
     """Like :func:`double_backward` with other values of the inputs, and with respect to the inputs only."""
     run: Pass = case.forward(flats)
     cotangents = [c.requires_grad_() for c in case.cotangents(v)]
-    with case.sandbox(), mode or nullcontext():
+    with case.sandbox(), seen.watch() if seen else nullcontext():
         total = weighted(run.gradients(cotangents, create_graph=True), weights)
         if not total.requires_grad:
             return None

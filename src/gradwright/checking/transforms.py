@@ -18,7 +18,7 @@ from torch import Tensor
 from gradwright.checking.audit import random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.judge import Tolerance, largest_entry, one_unit_away
-from gradwright.checking.magnitudes import largest_in_backward
+from gradwright.checking.magnitudes import CANCELLED, largest_in_backward
 from gradwright.checking.report import Where
 from gradwright.checking.tensors import copy_of, from_flat, join, tensors_in, to_flat
 
@@ -26,8 +26,6 @@ Runner: TypeAlias = Callable[..., Sequence[Tensor]]
 """Called with one tensor for each input of a case; returns its differentiable outputs."""
 
 SPREAD_DRAWS = 3
-CANCELLED = 64.0
-"""Rounding units of the largest number in backward that two ways of computing a gradient may lie apart."""
 
 
 @dataclass(frozen=True)

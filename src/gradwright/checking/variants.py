@@ -102,4 +102,4 @@ def without_rule(case: Case) -> Outcome | None:
 
 def is_hand_written(case: Case) -> bool:
     """Tell whether a rule somebody wrote is involved, rather than PyTorch's own derivatives alone."""
-    return case.subject.hand_written or (not case.detached and bool(functions_in_graph(case)))
+    return case.subject.hand_written or bool(functions_in_graph(case))

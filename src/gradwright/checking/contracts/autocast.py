@@ -125,17 +125,12 @@ class _Lowered:
 
     def watch(self) -> Any:
         """Return a context that watches every operation."""
-        base, owner = torch_compat.recorder_of_operations(), self
+        return torch_compat.watch_operations(self._look)
 
-        class Watch(base):  # type: ignore[misc, valid-type]
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                result = func(*args, **(kwargs or {}))
-                name = str(getattr(func, "name", func)())
-                if isinstance(result, Tensor) and result.dtype in LOW and any(part in name for part in LOWERED):
-                    owner.seen = True
-                return result
-
-        return Watch()
+    def _look(self, operation: Any, result: Any) -> None:
+        name = str(getattr(operation, "name", operation)())
+        if isinstance(result, Tensor) and result.dtype in LOW and any(part in name for part in LOWERED):
+            self.seen = True
 
 
 def _coarse_spread(case: Case, v: Tensor) -> Result:

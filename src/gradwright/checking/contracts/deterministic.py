@@ -42,7 +42,7 @@ NOISE = 1e4
 @contract(asks="is it pure?")
 def examine(case: Case) -> Outcome:
     """Run forward and backward under equal and under different random states."""
-    watch = StateWatch(case.subject, _functions(case))
+    watch = StateWatch(case.subject, tuple(functions_in_graph(case)))
     one, same, other = (_value(case, seed) for seed in (SEEDS[0], SEEDS[0], SEEDS[1]))
     if not same_bits(one, same):
         return _forward_varies(case, one, same, watch)
@@ -56,7 +56,7 @@ def examine(case: Case) -> Outcome:
     if not watched.usable or case.m == 0:
         return Outcome("pass", f"{forward}; {watched.obstacle}" if not watched.usable else forward)
     v = random_cotangent(case)
-    watch = StateWatch(case.subject, _functions(case))
+    watch = StateWatch(case.subject, tuple(functions_in_graph(case)))
     first, again, redrawn = (_gradient(case, v, seed) for seed in (SEEDS[0], SEEDS[0], SEEDS[1]))
     if not same_bits(first, again):
         return _backward_varies(case, first, again, watch, forward)
@@ -67,10 +67,6 @@ def examine(case: Case) -> Outcome:
     return Outcome(
         "pass", f"{forward}; backward draws random numbers, so that two backwards of one value give two gradients"
     )
-
-
-def _functions(case: Case) -> tuple[type[torch.autograd.Function], ...]:
-    return () if case.detached else tuple(functions_in_graph(case))
 
 
 def _value(case: Case, seed: int) -> Tensor:

@@ -142,14 +142,14 @@ def _first(case: Case, loss: Loss, flats: dict[int, Tensor], *, create_graph: bo
 
 
 def _second(
-    case: Case, loss: Loss, weights: list[Tensor], flats: dict[int, Tensor], mode: Magnitudes | None = None
+    case: Case, loss: Loss, weights: list[Tensor], flats: dict[int, Tensor], seen: Magnitudes | None = None
 ) -> list[Tensor]:
     """Return what a user gets for the gradient of the weighted gradient: zeros where there is no graph."""
     run, first = _first(case, loss, flats, create_graph=True)
     total = weighted(first, weights)
     if not total.requires_grad:
         return case.flatten_inputs([None] * len(run.inputs))
-    with case.sandbox(), mode or nullcontext():
+    with case.sandbox(), seen.watch() if seen else nullcontext():
         return case.flatten_inputs(torch.autograd.grad(total, run.inputs, allow_unused=True))
 
 

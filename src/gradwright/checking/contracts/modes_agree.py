@@ -35,7 +35,7 @@ from gradwright.checking.differences import FIRST_STEP, Behaviour, differentiate
 from gradwright.checking.forward_mode import has_jvp, push, push_flat
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import largest_entry
-from gradwright.checking.magnitudes import largest_in_backward
+from gradwright.checking.magnitudes import CANCELLED, largest_in_backward
 from gradwright.checking.parts import Input
 from gradwright.checking.raw_tangents import raw_tangents
 from gradwright.checking.report import Finding, Outcome, Where
@@ -175,7 +175,7 @@ def _scatter(case: Case, tangents: Sequence[list[Tensor]]) -> Tensor:
 
 def _cancelled(case: Case, v: Tensor) -> float:
     """Return what rounding leaves of backward's large terms when they cancel; an exponential adds the rounding of x."""
-    return 64 * case.epsilon * max(1.0, largest_entry(*case.base)) * largest_in_backward(case, v)
+    return CANCELLED * case.epsilon * max(1.0, largest_entry(*case.base)) * largest_in_backward(case, v)
 
 
 def _gap(case: Case, u: list[Tensor], v: Tensor, flats: dict[int, Tensor] | None = None) -> tuple[float, float, float]:

@@ -27,12 +27,13 @@ import torch
 from torch import Tensor
 
 from gradwright.checking import repro
-from gradwright.checking.audit import functions_in_graph, random_cotangent
+from gradwright.checking.audit import random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.compare import Attempt, attempt, gradient_mismatch, value_mismatch
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients, without_numbers
 from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.variants import is_hand_written
 from gradwright.errors import describe_exception
 
 MAX_INPUTS = 12
@@ -167,8 +168,7 @@ def _other_value(case: Case, situation: str, words: str, got: float, want: float
         "with torch.no_grad():",
         f'    print("without grad:", {repro.call(case)})',
     ]
-    own = case.subject.hand_written or bool(functions_in_graph(case))
     # Plain code may look at the grad mode on purpose.
-    verdict = "fail" if own else "suspect"
+    verdict = "fail" if is_hand_written(case) else "suspect"
     hint = "compute the same value whether or not gradients are needed; leave out only what backward alone uses."
     return Finding(verdict, message, hint, None, got, want, allowed, repro.script(case, body))  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ BUFFER = "allocate a new tensor at each call (or return a clone): the caller kee
 )
 def examine(case: Case) -> Outcome:
     """Interleave calls and look at earlier results."""
-    watch = StateWatch(case.subject, () if case.detached else tuple(functions_in_graph(case)))
+    watch = StateWatch(case.subject, tuple(functions_in_graph(case)))
     other = _other_inputs(case)
     finding = _outputs(case, other)
     if finding is not None:

@@ -179,7 +179,7 @@ def _holder(case: Case, alive: list[Watched]) -> str:
             if any(id(part) in known for part in parts):
                 return f" (held by ctx.{attribute})"
     addresses = {w.address for w in alive if w.alive and w.address}
-    functions = () if case.detached else tuple(functions_in_graph(case))
+    functions = tuple(functions_in_graph(case))
     for c in captured_by(case.subject, functions):
         if id(c.value) in known or (isinstance(c.value, Tensor) and _address(c.value) in addresses):
             return f" (held by {c.words})"
@@ -224,20 +224,16 @@ def _results_kept(case: Case) -> Outcome | None:
     """Look for results of operations within forward and backward that every call leaves behind."""
     if case.subject.kind not in ("Function", "custom op"):
         return None
-    base = torch_compat.recorder_of_operations()
     made: list[list[Watched]] = []
 
-    class Recorder(base):  # type: ignore[misc, valid-type]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            if isinstance(result, Tensor):
-                made[-1].append(Watched(f"a result of {func}", weakref.ref(result), 0))
-            return result
+    def look(operation: Any, result: Any) -> None:
+        if isinstance(result, Tensor):
+            made[-1].append(Watched(f"a result of {operation}", weakref.ref(result), 0))
 
     try:
         for _ in range(CALLS):
             made.append([])
-            with Recorder():
+            with torch_compat.watch_operations(look):
                 _call(case, backward=True)
     except Exception:
         return None  # not under a recorder
