@@ -275,6 +275,11 @@ def compiler_is_off() -> bool:
     return bool(dynamo.config.disable)
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor holds numbers: a tangent of zeros in forward mode need not, and reading it crashes."""
+    return not tensor.is_meta and not tensor._is_zerotensor()
+
+
 def watch_operations(look: Callable[[Any, Any], None]) -> AbstractContextManager[Any]:
     """Call ``look(operation, result)`` for every operation that is really run within the block.
 

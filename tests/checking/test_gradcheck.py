@@ -136,3 +136,8 @@ def test_every_flag_of_gradcheck_is_known() -> None:
     theirs = set(inspect.signature(gradcheck).parameters) - {"func", "inputs"}
     ours = set(inspect.signature(gw.check).parameters) | set(FLAGS)
     assert theirs <= ours
+
+
+def test_the_inputs_of_gradcheck_are_positional_here() -> None:
+    with pytest.raises(OptionError, match="inputs: pass them by position"):
+        gw.check(Exp, inputs=(x(3),))

@@ -107,3 +107,23 @@ def test_a_working_directory_that_is_gone_is_no_obstacle(tmp_path: Path, monkeyp
     gone.rmdir()
     with preserved_settings():
         os.chdir(tmp_path)
+
+
+def test_small_tensors_are_checked_with_one_thread_and_the_caller_keeps_his() -> None:
+    before, seen = torch.get_num_threads(), set[int]()
+
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        seen.add(torch.get_num_threads())
+        out = t.exp()
+        ctx.save_for_backward(out)
+        return out
+
+    torch.set_num_threads(2)
+    try:
+        for elements, threads in ((3, 1), (100_000, 2)):
+            seen.clear()
+            gw.check(variant(Exp, "Watched", forward=forward), torch.ones(elements), only="inputs-untouched")
+            assert seen == {threads}
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -269,3 +269,16 @@ def test_the_table_of_transforms_of_a_single_subject(make):
     assert block[2].split() == ["–", "refused", "vmap"]
     assert "Transforms" not in plain_text([report, make.report()])
     assert "Transforms" not in plain_text([make.report()])
+
+
+def test_the_end_names_what_is_suspected_and_what_could_not_be_run(make):
+    suspected = make.report("Guessed", make.result(verdict="suspect"))
+    text = plain_text([suspected, make.not_run(), make.report()])
+    assert "! Guessed: matches-differences (suspect)\n" in text
+    assert "? Opaque: could not be run\n" in text
+
+
+def test_a_place_below_the_working_directory_is_given_from_there(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "ops.py:12" in plain_text([make.report(file=str(tmp_path / "ops.py"))])
+    assert str(tmp_path) not in plain_text([make.report(file=str(tmp_path / "ops.py"))])

@@ -38,7 +38,7 @@ class Magnitudes:
         if "empty" in str(operation):
             return  # whatever lay in memory
         # The values of a sparse tensor came by as an ordinary one.
-        plain = [t.detach() for t in tensors_in(result) if t.layout == torch.strided]
+        plain = [t.detach() for t in tensors_in(result) if t.layout == torch.strided and torch_compat.has_memory(t)]
         numbers = [t.abs() for t in plain if t.is_complex() or t.dtype in FLOATS]
         self.largest = max(self.largest, largest_entry(*numbers))
 

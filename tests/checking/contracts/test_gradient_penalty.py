@@ -103,3 +103,10 @@ def test_one_fault_is_counted_once() -> None:
         variant(NumpySquare, "Cut", backward=cut), x(3), only=("second-order", "gradient-penalty"), seed=0
     )
     assert [r.id for r in report.failed] == ["second-order"]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_another_direction_is_tried_where_one_does_not_tell(seed: int) -> None:
+    edge = torch.tensor([1 - 1e-9, -1 + 1e-9, 0.0], dtype=torch.float64)
+    found = gw.check(torch.asin, edge, only="gradient-penalty", seed=seed)["gradient-penalty"]
+    assert found.verdict == "pass", found.message

@@ -82,6 +82,11 @@ def test_a_value_that_is_wrong_in_float32_only() -> None:
     assert "of forward is off by" in found.message
 
 
+def test_squares_that_underflow_are_no_loss_of_precision() -> None:
+    found = result(by_hand(lambda t: t.square().sum().sqrt()), x(3).abs() * 1e-30)
+    assert found.verdict in ("pass", "skipped"), found.message
+
+
 def test_what_cannot_be_compared_is_skipped_with_the_reason() -> None:
     def only_double(t: Tensor) -> Tensor:
         if t.dtype != torch.float64:

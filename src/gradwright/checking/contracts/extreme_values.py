@@ -4,7 +4,8 @@
 Each input scaled so that its largest element is 30, 100, 1000, 10^6, and tiny (10^-4, 10^-10, 10^-30), of both signs.
 Where forward is finite and backward gives NaN or infinity, the element is examined with differences: it is a failure
 when the function is smooth or flat there. Nothing is said where forward itself overflows, where the slope is infinite
-or beyond the range of the dtype, or outside the declared ``domain``.
+or beyond the range of the dtype, or outside the declared ``domain``. Only subjects with a hand-written gradient are
+examined.
 
 ## Why it matters
 ``exp(x) / (1 + exp(x))**2`` is the derivative of the sigmoid on paper and NaN at 800 (at 89 in float32), although the

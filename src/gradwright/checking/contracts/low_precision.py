@@ -5,7 +5,7 @@ The subject in float32 (for inputs of lower precision: in theirs; at level full 
 itself in float64 on the same, rounded inputs. An element may differ by a budget in units of roundoff: eight times what
 changes of one unit in the inputs and the incoming gradient do to the exact gradient, plus the rounding of sums. What
 exceeds the budget eightfold is tried again: where the result itself scatters that much under changes of a few units,
-nothing is said.
+nothing is said. Only subjects with a hand-written gradient are examined.
 
 ## Why it matters
 A gradient is tested in float64 and used in float32 or bfloat16. One that accumulates in a lower precision than its own,

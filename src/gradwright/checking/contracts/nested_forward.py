@@ -3,7 +3,8 @@
 ## What it checks
 ``torch.func.jvp`` of ``torch.func.jvp`` along two random directions, against differences of the inner one. The verdict
 is ``unsupported`` when it raises, and also when PyTorch itself returns zero for the outer derivative of a Function's
-``jvp`` (pytorch/pytorch#197867): the rule is right, but must not be used that way.
+``jvp`` (pytorch/pytorch#197867): the rule is right, but must not be used that way. Where PyTorch's own rules alone are
+wrong, nothing is decided.
 
 ## Why it matters
 Taylor mode, Laplacians and ``jacfwd(jacfwd(f))`` push tangents through tangents. For Functions PyTorch drops the outer

@@ -9,7 +9,8 @@ when the check began. A variant that forward rejects is not used and is counted 
 make forward too large or too slow is named there. So is what is wrong for odd sizes only, where the sample's is even
 (it may work on two halves), and a backward that raises without features or dimensions. The declared ``domain`` is never
 left. At zeros and ties, where many functions have no derivative, only gradients that are not finite and errors at
-points where the function is smooth count.
+points where the function is smooth count. Only subjects with a hand-written gradient are examined. Complex input that a
+real function happens to accept is a remark at most.
 
 ## Why it matters
 Most wrong gradients in published code are right on the example they were tested with: three rows, positive numbers,
