@@ -17,6 +17,9 @@ FILE = re.compile(r"```python\n(# (\w+\.py)\n.*?)```", re.DOTALL)
 CONSOLE = re.compile(r"```console\n\$ ([^\n]+)\n(.*?)```", re.DOTALL)
 MODULES = {"gradwright": ["-m", "gradwright"], "pytest": ["-m", "pytest", "-p", "no:cacheprovider"]}
 """How the commands of the README are run with the Python that runs this."""
+KEPT = ("PATH", "HOME", "TMPDIR", "PYTHONPATH", "SYSTEMROOT", "TEMP", "TMP")
+"""What the commands see of this process's environment. The rest may change what they print (pytest writes a longer
+summary where ``CI`` is set), and the README shows what a person sees at a terminal."""
 
 
 def main() -> None:
@@ -43,7 +46,7 @@ def real_outputs(text: str) -> dict[str, str]:
 def run(command: str, folder: Path) -> str:
     """Run one command in ``folder`` and return what it prints, without the folder's own path."""
     program, *arguments = command.split()
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    environment = {key: os.environ[key] for key in KEPT if key in os.environ}
     result = subprocess.run(
         [sys.executable, *MODULES[program], *arguments],
         cwd=folder,
