@@ -113,10 +113,10 @@ def is_recording() -> bool:
     return recorder is not None and recorder.get_proxy_mode() is not None
 
 
-def is_exporting_without_dynamo() -> bool:
-    """Tell whether ``torch.export`` with ``strict=False`` is recording; before torch 2.7 that cannot be told."""
-    is_exporting = getattr(torch.compiler, "is_exporting", None)
-    return is_exporting is not None and is_exporting() and not torch.compiler.is_dynamo_compiling()
+def is_exporting() -> bool:
+    """Tell whether ``torch.export`` is recording; before torch 2.7 that cannot be told."""
+    tell = getattr(torch.compiler, "is_exporting", None)
+    return tell is not None and bool(tell())
 
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:
@@ -148,13 +148,18 @@ def is_operator(value: Any) -> bool:
     return isinstance(value, OperatorTypes) or (CustomOpDef is not None and isinstance(value, CustomOpDef))
 
 
+def operator_overload(operator: Any) -> Any:
+    """Return the ``torch.ops.namespace.name.overload`` of a custom op."""
+    if CustomOpDef is not None and isinstance(operator, CustomOpDef):
+        return operator._opoverload
+    if not hasattr(operator, "_schema"):  # a packet: its first overload
+        return getattr(operator, operator.overloads()[0])
+    return operator
+
+
 def operator_schema(operator: Any) -> Any:
     """Return the schema of a custom op; its ``arguments`` have a name, a type and perhaps a default."""
-    if CustomOpDef is not None and isinstance(operator, CustomOpDef):
-        operator = operator._opoverload
-    if not hasattr(operator, "_schema"):  # a packet: its first overload
-        operator = getattr(operator, operator.overloads()[0])
-    return operator._schema
+    return operator_overload(operator)._schema
 
 
 def operator_name(operator: Any) -> str:
@@ -205,6 +210,11 @@ def expected_gradients(node: Any) -> list[tuple[torch.Size, torch.dtype, torch.d
         return []  # pragma: no cover - depends on the torch version
     wanted = [following._input_metadata[number] for following, number in edges]
     return [(torch.Size(item.shape), item.dtype, item.device) for item in wanted]
+
+
+def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Tell whether two tensors lie in the same memory, also where they have none (fake tensors)."""
+    return bool(torch._C._is_alias_of(a, b))  # type: ignore[attr-defined]
 
 
 def edits(tensor: Any) -> int:

@@ -53,6 +53,10 @@ class CustomGradient(Protocol[P, R_co]):
         """Attach a forward that keeps something for the backward, ``rule(...) -> (out, residuals)``."""
         ...
 
+    def fake(self, rule: V, /) -> V:
+        """Attach what tells the shapes of the output where there are no numbers, ``rule(...)``; for ``op=``."""
+        ...
+
 
 def has_custom_gradient(value: Any) -> bool:
     """Tell whether a value is a function with a hand-written gradient, as the decorators of gradwright make them."""

@@ -413,6 +413,16 @@ def test_s7_ours() -> None:
         _trained(marked())
 
 
+@pytest.mark.slow
+def test_s7_ours_as_an_operator() -> None:
+    @gw.custom_gradient(op="gradwright_tests::marked")
+    def kept(x: Tensor) -> Tensor:
+        return x * x
+
+    kept.vjp(lambda g: 7 * g)
+    assert _trained(kept) == [7]
+
+
 # -------------------------------------------------------------------- S8: forward mode
 
 

@@ -135,8 +135,8 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
     hidden: list[Tensor] = []
     sources = []
     for tensor in kept:
-        source = _place("argument", tensor, leaves) or _place("output", tensor, out_leaves)
-        source = source or _place("own", tensor, hidden)
+        source = place("argument", tensor, leaves) or place("output", tensor, out_leaves)
+        source = source or place("own", tensor, hidden)
         if source is None:
             source = ("own", len(hidden))
             hidden.append(tensor)
@@ -147,9 +147,16 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     call, *leaves = inputs
-    definition, asks, result = call.definition, call.asks, output[-1]
-    outs, hidden = output[: result.number], output[result.number : -1]
-    _refuse_nondiff(call, ctx.needs_input_grad[1:])
+    keep(ctx, call, leaves, output[:-1], output[-1], ctx.needs_input_grad[1:])
+
+
+def keep(
+    ctx: Any, call: Call, leaves: Sequence[Tensor], outputs: Sequence[Tensor], result: Result, needed: Sequence[bool]
+) -> None:
+    """Save on ``ctx`` what :func:`gradients` needs; ``outputs`` are those of the function and then its residuals."""
+    definition, asks = call.definition, call.asks
+    outs, hidden = outputs[: result.number], outputs[result.number :]
+    _refuse_nondiff(call, needed)
     saved = [leaf for leaf, owner in zip(leaves, call.owners) if definition.names[owner] in asks]
     if "out" in asks:
         saved += outs
@@ -168,13 +175,17 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, *grads: Any) -> Any:
+    return (None, *gradients(ctx, grads, ctx.needs_input_grad[1:]))
+
+
+def gradients(ctx: Any, grads: Sequence[Any], needed: Sequence[bool]) -> Sequence[Tensor | None]:
+    """Return the gradient of each tensor among the arguments of the call that :func:`keep` saw."""
     cotangents = list(grads[: ctx.result.number])
     if all(g is None for g in cotangents):
-        return (None,) * (1 + len(ctx.metas))
+        return (None,) * len(ctx.metas)
     state = _state(ctx, ctx.saved_tensors)
     with autocast.replay(ctx.result.autocast):
-        found = ctx.call.definition.pull(state, cotangents, ctx.needs_input_grad[1:])
-    return (None, *found)
+        return ctx.call.definition.pull(state, cotangents, needed)  # type: ignore[no-any-return]
 
 
 def _jvp(ctx: Any, *tangents: Any) -> Any:
@@ -250,7 +261,8 @@ def _refuse_nondiff(call: Call, moving: Sequence[bool]) -> None:
                 raise RuleError(call.definition.nondiff_message(owner))
 
 
-def _place(kind: str, tensor: Tensor, among: Sequence[Tensor]) -> tuple[str, int] | None:
+def place(kind: str, tensor: Tensor, among: Sequence[Tensor]) -> tuple[str, int] | None:
+    """Return ``kind`` and the position of a tensor among others, None where it is none of them."""
     return next(((kind, i) for i, other in enumerate(among) if other is tensor), None)
 
 

@@ -35,6 +35,8 @@ def define(
     symbolic_zeros: bool = False,
     autocast: Policy = "replay",
     nondiff: tuple[str, ...] = (),
+    op: str | None = None,
+    fake: Callable[..., Any] | None = None,
 ) -> CustomGradient[P, R]:
     """Give a function that you do not own a hand-written gradient.
 
@@ -44,7 +46,7 @@ def define(
     Arguments:
         function: any function. One whose signature Python does not know, such as ``torch.log1p``, must have one
             argument, which takes its name from the rule.
-        vjp, jvp, fwd: rules; at least one of the first two.
+        vjp, jvp, fwd, fake: rules; at least one of the first two.
         vmap: a rule for batching, or the option: ``"derive"`` or ``"none"``.
         name: what it is called, in messages and for pickling; by default like ``function``.
 
@@ -54,7 +56,7 @@ def define(
         >>> torch.func.grad(log1pexp)(torch.tensor(100.0))
         tensor(1.)
     """
-    rules = {"vjp": vjp, "jvp": jvp, "vmap": vmap if callable(vmap) else None, "fwd": fwd}
+    rules = {"vjp": vjp, "jvp": jvp, "vmap": vmap if callable(vmap) else None, "fwd": fwd, "fake": fake}
     given = {kind: rule for kind, rule in rules.items() if rule is not None}
     title = name or _name_of(function)
     if vjp is None and jvp is None:
@@ -69,6 +71,7 @@ def define(
             "symbolic_zeros": symbolic_zeros,
             "autocast": autocast,
             "nondiff": nondiff,
+            "op": op,
         },
     )
     decorated = build(Definition(title, function, arguments, options))

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
-from gradwright.authoring import classes, codegen, plain, traced, trees
+from gradwright.authoring import classes, codegen, operator, plain, traced, trees
 from gradwright.authoring.autocast import Policy
 from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
 from gradwright.authoring.derive import differentiable
+from gradwright.authoring.operator import Operator
 from gradwright.authoring.rules import Rule, RuleKind, read_annotations, read_arguments, read_rule
 from gradwright.errors import DefinitionError, RuleError
 from gradwright.typing import CustomGradient
@@ -38,6 +39,7 @@ def custom_gradient(
     symbolic_zeros: bool = ...,
     autocast: Policy = ...,
     nondiff: tuple[str, ...] = ...,
+    op: str | None = ...,
 ) -> Callable[[Callable[P, R]], CustomGradient[P, R]]: ...
 
 
@@ -45,9 +47,10 @@ def custom_gradient(function: Callable[..., Any] | None = None, /, **options: An
     """Give a function a hand-written gradient: a decorator, to which rules are attached.
 
     The decorated function keeps its signature, name, docstring, types and pickling. Rules are attached with ``.vjp``
-    (reverse mode), ``.jvp`` (forward mode), ``.vmap`` (batching) and ``.fwd`` (a forward that keeps residuals). A rule
-    takes the cotangent ``g`` (or the tangent ``t``) and then asks by name for what it needs: any argument, ``out``,
-    ``needs`` (which arguments need a gradient, by name) or ``residuals``. What is asked for is what is saved.
+    (reverse mode), ``.jvp`` (forward mode), ``.vmap`` (batching), ``.fwd`` (a forward that keeps residuals) and
+    ``.fake`` (for ``op``: empty tensors like those that the function returns). A rule takes the cotangent ``g`` (or the
+    tangent ``t``) and then asks by name for what it needs: any argument, ``out``, ``needs`` (which arguments need a
+    gradient, by name) or ``residuals``. What is asked for is what is saved.
 
     One rule is enough: forward mode, reverse mode and batching are derived from it, and second derivatives are right
     or raise.
@@ -64,6 +67,9 @@ def custom_gradient(function: Callable[..., Any] | None = None, /, **options: An
         autocast: ``"replay"``: the backward runs as the forward did; ``"float32"``: under autocast, inputs are cast to
             float32 and autocast is off in both directions; ``"off"``: the same without the cast.
         nondiff: names of tensors that refuse to be differentiated.
+        op: ``"namespace::name"``: where torch.compile and torch.export record the function, it is an operator of
+            PyTorch of this name, kept whole. Its forward may be anything, and an exported program trains with the
+            rule. Arguments and output must be annotated.
 
     Raises:
         DefinitionError: the function or a rule cannot be used as it is written.
@@ -122,13 +128,15 @@ def make_options(name: str, options: dict[str, Any]) -> Options:
 
 
 def build(definition: Definition, *rules: Rule) -> Any:
-    """Return the function that users call, with ``.vjp``, ``.jvp``, ``.vmap`` and ``.fwd`` to attach rules."""
+    """Return the function that users call, with ``.vjp`` and the others to attach rules."""
     definition.options.check(definition.name, definition.arguments)
+    if definition.options.op is not None:
+        operator.check(definition, _declared_outputs(definition))
     dispatch = _Dispatch(definition)
     for rule in rules:
         dispatch.add(rule)
     wrapper = functools.update_wrapper(dispatch.wrapper, definition.function)
-    attributes = {kind: functools.partial(dispatch.attach, kind) for kind in ("vjp", "jvp", "vmap", "fwd")}
+    attributes = {kind: functools.partial(dispatch.attach, kind) for kind in ("vjp", "jvp", "vmap", "fwd", "fake")}
     wrapper.__dict__.update(attributes, __custom_gradient__=definition)
     return wrapper
 
@@ -146,6 +154,8 @@ class _Dispatch:
         """For other calls without forward mode and transforms."""
         self.every: type[Function] | None = None
         """For all calls."""
+        self.operator: Operator | None = None
+        """For calls that are recorded, where there is one."""
         self.seen = False
         """True once a call has shown what the function returns."""
 
@@ -161,6 +171,11 @@ class _Dispatch:
     def _check_rules(self) -> None:
         definition = self.definition
         rules = definition.rules
+        if "fake" in rules and definition.options.op is None:
+            raise DefinitionError(
+                f"{definition.name}: it has .fake, which is for operators; expected a name for it; write "
+                f"@gw.custom_gradient(op='mylibrary::{definition.name}'), or leave .fake away."
+            )
         if "fwd" in rules and "vmap" in rules:
             raise DefinitionError(
                 f"{definition.name}: it has both .fwd and .vmap, and a batched call would have no residuals; expected "
@@ -175,6 +190,8 @@ class _Dispatch:
         if "vjp" in self.definition.rules or "jvp" in self.definition.rules:
             self.reverse = classes.function_class(self.definition, forward_mode=False)
             outputs = _declared_outputs(self.definition)
+            if self.definition.options.op is not None and not isinstance(outputs, str):
+                self.operator = Operator(self.definition, outputs)
             if self._may_be_plain() and not isinstance(outputs, str) and "fwd" not in self.definition.rules:
                 self.plain = plain.make_class(self.definition, plain.Form(outputs))
 
@@ -189,9 +206,11 @@ class _Dispatch:
         if torch_compat.transforms_active() or torch_compat.forward_mode_on():
             instead = ", or use gw.surrogate if it is a surrogate"
             return traced.call_in_transform(self.definition.name, self.general, values, instead)
-        traced.warn_of_export(self.definition.name)
         self._require_rules()
         classes.check_values(self.definition, values)
+        if self.operator is not None:
+            return self.operator.call(values)
+        traced.warn_of_export(self.definition.name)
         known = self.plain if "fwd" not in self.definition.rules else None
         if known is not None and all(isinstance(v, (Tensor, *trees.PLAIN)) for v in values):
             return known.apply(*values)
@@ -278,7 +297,7 @@ class _Dispatch:
                 )
 
 
-def _declared_outputs(definition: Definition) -> int | Literal["unknown", "other"] | None:
+def _declared_outputs(definition: Definition) -> operator.Outputs:
     """Return None for one tensor, the length for a tuple of tensors, or that it is unknown or something else."""
     annotation = read_annotations(definition.function).get("return", "unknown")
     if annotation in ("Tensor", "torch.Tensor"):

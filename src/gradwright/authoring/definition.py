@@ -36,6 +36,7 @@ class Options:
     symbolic_zeros: bool = False
     autocast: autocast.Policy = "replay"
     nondiff: Sequence[str] = ()
+    op: str | None = None
 
     def check(self, name: str, arguments: Sequence[Argument]) -> None:
         """Refuse values that are not known.

@@ -24,7 +24,7 @@ from gradwright.errors import DefinitionError, did_you_mean
 ArgumentKind: TypeAlias = Literal["tensor", "optional", "static", "tree", "unknown"]
 """``optional`` is a tensor or None; ``static`` never has a gradient; ``unknown`` is looked at on each call."""
 
-RuleKind: TypeAlias = Literal["vjp", "jvp", "vmap", "fwd", "derivative"]
+RuleKind: TypeAlias = Literal["vjp", "jvp", "vmap", "fwd", "fake", "derivative"]
 
 RESERVED = ("out", "needs", "residuals")
 """What a rule may ask for besides arguments."""
@@ -34,6 +34,7 @@ LEADING: dict[RuleKind, tuple[str, ...]] = {
     "jvp": ("t",),
     "vmap": ("info", "in_dims"),
     "fwd": (),
+    "fake": (),
     "derivative": (),
 }
 """What a rule receives by position, before what it asks for by name; it may call these as it likes."""
@@ -50,6 +51,7 @@ ASKABLE: dict[RuleKind, tuple[str, ...]] = {
     "jvp": ("out", "residuals"),
     "vmap": (),
     "fwd": (),
+    "fake": (),
     "derivative": ("out",),
 }
 

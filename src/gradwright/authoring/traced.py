@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from gradwright import torch_compat
 
 
@@ -25,9 +27,11 @@ def call_in_transform(name: str, function: Callable[..., Any], values: Sequence[
 
 def warn_of_export(name: str) -> None:
     """Warn that ``torch.export`` drops rules, where it can be told that it runs."""
-    if torch_compat.is_exporting_without_dynamo():
+    # Dynamo, with ``strict=True``, cannot follow a warning.
+    if torch_compat.is_exporting() and not torch.compiler.is_dynamo_compiling():
         warnings.warn(
             f"{name}: torch.export keeps its values but not its gradient rule: an exported module that is trained "
-            "would use the derivative of its operations instead; export for inference only.",
+            "would use the derivative of its operations instead; export for inference only, or declare the function "
+            f"with op='mylibrary::{name}', which is kept whole.",
             stacklevel=4,
         )

@@ -13,8 +13,8 @@ not at fault, but its user gets another derivative.
 
 ## If it fails
 Keep torch.func out of the compiled function: compile the function that is differentiated, not the one that
-differentiates. Or write a straight-through rule in plain operations, ``s + (f(x) - s).detach()`` with the surrogate
-``s``, which every transform keeps.
+differentiates. Or write a straight-through rule in plain operations, which every transform keeps:
+``f(x).detach() + (s - s.detach())`` with the surrogate ``s``.
 
 ## References
 pytorch/pytorch issues 193279, 192985 and 129845.
@@ -49,7 +49,7 @@ NOTHING = torch.empty(0, dtype=torch.float64)
 ISSUES = {"vmap": "pytorch/pytorch#129845", "jvp": "pytorch/pytorch#192985"}
 HINT = (
     "keep torch.func out of the compiled function (compile the function that is differentiated, not the one that "
-    "differentiates), or write a straight-through rule in plain operations, s + (f(x) - s).detach() with surrogate s."
+    "differentiates), or write a straight-through rule in plain operations, as gw.surrogate does."
 )
 
 

@@ -11,9 +11,9 @@ operations: for a straight-through estimator that is zero, without an error. The
 another derivative.
 
 ## If it fails
-Export for inference only. To train what was exported, put forward and backward into a custom op
-(``torch.library.custom_op`` with ``register_autograd``), which export keeps whole, or write a straight-through rule in
-plain operations, ``s + (f(x) - s).detach()`` with the surrogate ``s``.
+Export for inference only. To train what was exported, let export keep the function whole: declare a
+``gw.custom_gradient`` with ``op="namespace::name"``, or put forward and backward into a ``torch.library.custom_op``
+with ``register_autograd``. A straight-through rule can also be written in plain operations (``gw.surrogate``).
 
 ## References
 pytorch/rfcs pull request 28; PyTorch documentation, "torch.export".
@@ -40,9 +40,9 @@ from gradwright.checking.transforms import compare, leaves, observe, spread
 from gradwright.checking.trials import Trial, conclude, failed
 
 HINT = (
-    "export for inference only; to train what was exported use a custom op (torch.library.custom_op with "
-    "register_autograd), which export keeps whole, or write a straight-through rule in plain operations, "
-    "s + (f(x) - s).detach() with its surrogate s."
+    "export for inference only; to train what was exported declare it with gw.custom_gradient(op='namespace::name') "
+    "or torch.library.custom_op with register_autograd, which export keeps whole; or write a straight-through rule in "
+    "plain operations, as gw.surrogate does."
 )
 
 
