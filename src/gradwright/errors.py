@@ -19,6 +19,10 @@ class MissingDependencyError(GradwrightError, ImportError):
     """A library that is needed for what was asked is not installed."""
 
 
+class RuleNotExportedWarning(UserWarning):
+    """An exported program has the values of a function and not its gradient rule."""
+
+
 class SubjectTypeError(GradwrightError, TypeError):
     """The thing handed to ``check`` is not something that can be checked."""
 

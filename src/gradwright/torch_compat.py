@@ -212,6 +212,15 @@ def expected_gradients(node: Any) -> list[tuple[torch.Size, torch.dtype, torch.d
     return [(torch.Size(item.shape), item.dtype, item.device) for item in wanted]
 
 
+def where_between(values: torch.Tensor, positions: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """Return ``values`` where ``low < positions < high`` or ``positions`` is nan, and zero elsewhere.
+
+    It is the kernel behind the gradient of ``hardtanh``: one pass over the memory, and no boolean in between.
+    """
+    kept: torch.Tensor = torch.ops.aten.hardtanh_backward(values, positions, low, high)
+    return kept
+
+
 def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Tell whether two tensors lie in the same memory, also where they have none (fake tensors)."""
     return bool(torch._C._is_alias_of(a, b))  # type: ignore[attr-defined]

@@ -171,3 +171,28 @@ def test_a_surrogate_of_another_shape_is_refused() -> None:
     text = re.escape("wrong: it returned tensors of the shapes [(3,)], but its surrogate [()]; expected the same")
     with pytest.raises(RuleError, match=text):
         wrong(x(3))
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_declared_surrogate_is_what_check_compares_with(right: bool) -> None:
+    declared = (lambda t: t.clone()) if right else (lambda t: 2 * t)
+
+    @gw.custom_gradient(surrogate=declared)
+    def rounded(t: Tensor) -> Tensor:
+        return torch.round(t)
+
+    rounded.vjp(lambda g: g)
+    named = gw.define(torch.round, vjp=lambda g, t: g, surrogate=declared, name="named")
+    for function in (rounded, named):
+        report = gw.check(function, x(3), only=("matches-surrogate",))
+        assert bool(report) is right
+        assert report.results[0].verdict == ("pass" if right else "fail")
+
+
+def test_a_surrogate_that_is_no_function_is_refused() -> None:
+    text = "rounded: surrogate is 'identity'; expected the function whose derivative the rule uses"
+    with pytest.raises(DefinitionError, match=text):
+
+        @gw.custom_gradient(surrogate="identity")  # type: ignore[call-overload, untyped-decorator]
+        def rounded(t: Tensor) -> Tensor:
+            return torch.round(t)

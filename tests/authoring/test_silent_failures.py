@@ -17,7 +17,7 @@ from torch.autograd import Function, forward_ad
 from torch.autograd.function import once_differentiable
 
 import gradwright as gw
-from gradwright.errors import RuleError
+from gradwright.errors import RuleError, RuleNotExportedWarning
 from tests.authoring.examples import exp, logsumexp
 
 
@@ -409,7 +409,7 @@ def test_s7_torch() -> None:
 
 @pytest.mark.slow
 def test_s7_ours() -> None:
-    with pytest.warns(UserWarning, match="marked: torch.export keeps its values but not its gradient rule"):
+    with pytest.warns(RuleNotExportedWarning, match="marked: torch.export keeps its values but not its gradient rule"):
         _trained(marked())
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradwright.authoring import trees
 from gradwright.authoring.autocast import Policy
-from gradwright.authoring.decorator import build, make_options
+from gradwright.authoring.decorator import build, make_options, read_surrogate
 from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
 from gradwright.authoring.rules import Argument, Rule, read_arguments, read_rule
 from gradwright.errors import DefinitionError, RuleError
@@ -37,6 +37,7 @@ def define(
     nondiff: tuple[str, ...] = (),
     op: str | None = None,
     fake: Callable[..., Any] | None = None,
+    surrogate: Callable[..., Any] | None = None,
 ) -> CustomGradient[P, R]:
     """Give a function that you do not own a hand-written gradient.
 
@@ -74,7 +75,8 @@ def define(
             "op": op,
         },
     )
-    decorated = build(Definition(title, function, arguments, options))
+    declared = read_surrogate(title, surrogate)
+    decorated = build(Definition(title, function, arguments, options, surrogate=declared))
     for kind, rule in given.items():
         getattr(decorated, kind)(rule)
     return _placed(decorated, title, arguments)  # type: ignore[no-any-return]

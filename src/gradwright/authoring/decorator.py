@@ -40,6 +40,7 @@ def custom_gradient(
     autocast: Policy = ...,
     nondiff: tuple[str, ...] = ...,
     op: str | None = ...,
+    surrogate: Callable[..., Any] | None = ...,
 ) -> Callable[[Callable[P, R]], CustomGradient[P, R]]: ...
 
 
@@ -70,6 +71,8 @@ def custom_gradient(function: Callable[..., Any] | None = None, /, **options: An
         op: ``"namespace::name"``: where torch.compile and torch.export record the function, it is an operator of
             PyTorch of this name, kept whole. Its forward may be anything, and an exported program trains with the
             rule. Arguments and output must be annotated.
+        surrogate: for a rule that is wrong on purpose, as a straight-through estimator is, the function whose
+            derivative it uses: ``gw.check`` compares the two. It takes the same arguments.
 
     Raises:
         DefinitionError: the function or a rule cannot be used as it is written.
@@ -89,7 +92,7 @@ def custom_gradient(function: Callable[..., Any] | None = None, /, **options: An
         tensor([1.0000, 2.7183])
     """
     if function is None:
-        return functools.partial(_decorate, options=options)
+        return lambda function: _decorate(function, options=dict(options))
     if options:
         raise DefinitionError(
             "custom_gradient: got a function and options at once; expected `@gw.custom_gradient(...)` above the "
@@ -113,7 +116,22 @@ def _decorate(function: Callable[..., Any], *, options: dict[str, Any]) -> Any:
     if hasattr(function, "__custom_gradient__"):
         raise DefinitionError(f"{name}: it is decorated already; attach further rules with @{name}.vjp and the like.")
     arguments = read_arguments(name, function)
-    return build(Definition(name, function, arguments, make_options(name, options)))
+    surrogate = read_surrogate(name, options.pop("surrogate", None))
+    return build(Definition(name, function, arguments, make_options(name, options), surrogate=surrogate))
+
+
+def read_surrogate(name: str, surrogate: Any) -> Callable[..., Any] | None:
+    """Return the surrogate, refusing what is none.
+
+    Raises:
+        DefinitionError: it is not a function.
+    """
+    if surrogate is not None and not callable(surrogate):
+        raise DefinitionError(
+            f"{name}: surrogate is {surrogate!r}; expected the function whose derivative the rule uses, with the "
+            f"arguments of {name}; for a straight-through rule write surrogate=lambda x: x."
+        )
+    return surrogate  # type: ignore[no-any-return]
 
 
 def make_options(name: str, options: dict[str, Any]) -> Options:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gradwright import torch_compat
+from gradwright.errors import RuleNotExportedWarning
 
 
 def call_in_transform(name: str, function: Callable[..., Any], values: Sequence[Any], instead: str = "") -> Any:
@@ -33,5 +34,6 @@ def warn_of_export(name: str) -> None:
             f"{name}: torch.export keeps its values but not its gradient rule: an exported module that is trained "
             "would use the derivative of its operations instead; export for inference only, or declare the function "
             f"with op='mylibrary::{name}', which is kept whole.",
+            RuleNotExportedWarning,
             stacklevel=4,
         )

@@ -46,6 +46,17 @@ def test_a_straight_through_rule_becomes_zero() -> None:
     assert found.findings[0].analytic == 0.0
 
 
+def test_a_rule_of_which_a_warning_says_that_it_is_not_exported_is_unsupported() -> None:
+    @gw.custom_gradient(surrogate=lambda t: t.clone())
+    def rounded(t: Tensor) -> Tensor:
+        return torch.round(t)
+
+    rounded.vjp(lambda g: g)
+    found = result(rounded, x(3))
+    assert verdicts(found) == {"export": "unsupported", "export (strict)": "unsupported"}
+    assert "warns, and does not export the rule" in found.message
+
+
 def test_a_straight_through_rule_in_plain_operations_survives() -> None:
     def through(t: Tensor) -> Tensor:
         return t + (t.round() - t).detach()

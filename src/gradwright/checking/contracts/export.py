@@ -2,8 +2,9 @@
 
 ## What it checks
 ``torch.export.export`` of a small module around the subject, not strict and strict. The exported program is run, and
-then trained for one step: its value and its gradient are compared with eager mode. What cannot be exported, and an
-exported program whose result has no gradient (its backward raises), is ``unsupported``.
+then trained for one step: its value and its gradient are compared with eager mode. What cannot be exported, an
+exported program whose result has no gradient (its backward raises), and one of whose rule a warning says that it was
+not exported, is ``unsupported``.
 
 ## Why it matters
 An exported program holds the operations of forward and not the rule. Training it uses the derivative of those
@@ -21,6 +22,7 @@ pytorch/rfcs pull request 28; PyTorch documentation, "torch.export".
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +40,7 @@ from gradwright.checking.replaced import replacement
 from gradwright.checking.report import Outcome
 from gradwright.checking.transforms import compare, leaves, observe, spread
 from gradwright.checking.trials import Trial, conclude, failed
+from gradwright.errors import RuleNotExportedWarning
 
 HINT = (
     "export for inference only; to train what was exported declare it with gw.custom_gradient(op='namespace::name') "
@@ -76,7 +79,8 @@ def _try(case: Case, strict: bool) -> Trial:
     name = "export (strict)" if strict else "export"
     call, v = plain_call(case), random_cotangent(case, "export")
     try:
-        with case.sandbox():
+        with case.sandbox(), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
             program = torch.export.export(_Around(call), tuple(call.arguments(leaves(case))), strict=strict)
         module = program.module()
 
@@ -90,6 +94,9 @@ def _try(case: Case, strict: bool) -> Trial:
     mismatch = compare(case, got, observe(case, v), lambda: spread(case, v))
     if mismatch is None:
         return Trial(name, "pass")
+    told = next((w for w in said if issubclass(w.category, RuleNotExportedWarning)), None)
+    if told is not None and mismatch.input is not None:
+        return Trial(name, "unsupported", f"warns, and does not export the rule: {told.message}"[:160])
     if "seeded" in (case.randomness, case.backward_randomness):
         return Trial(name, "unresolved", "it draws other random numbers when it is exported")
     if mismatch.input is not None and not got.connected:
