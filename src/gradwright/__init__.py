@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gradwright.errors import GradwrightError as GradwrightError
 
 if TYPE_CHECKING:
+    from gradwright import ste as ste
     from gradwright.authoring.adopt import adopt as adopt
     from gradwright.authoring.constructors import define as define
     from gradwright.authoring.constructors import elementwise as elementwise
@@ -41,6 +42,9 @@ _LAZY = {
     "surrogate": "gradwright.authoring.constructors",
 }
 
+_PACKAGES = ("ste",)
+"""The catalogue, loaded when it is used."""
+
 __all__ = [
     "Function",
     "GradwrightError",
@@ -52,11 +56,14 @@ __all__ = [
     "custom_gradient",
     "define",
     "elementwise",
+    "ste",
     "surrogate",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"gradwright.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'gradwright' has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name]), name)

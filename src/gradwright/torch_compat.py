@@ -213,7 +213,7 @@ def expected_gradients(node: Any) -> list[tuple[torch.Size, torch.dtype, torch.d
 
 
 def where_between(values: torch.Tensor, positions: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """Return ``values`` where ``low < positions < high`` or ``positions`` is nan, and zero elsewhere.
+    """Return ``values`` where ``low < positions < high``, and zero elsewhere; where ``positions`` is nan, either.
 
     It is the kernel behind the gradient of ``hardtanh``: one pass over the memory, and no boolean in between.
     """

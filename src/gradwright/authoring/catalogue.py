@@ -50,10 +50,16 @@ class Entry:
     """Takes the same arguments; what PyTorch differentiates through it is the gradient. Where the rule is not linear in
     the cotangent, the surrogate is that of its linear part."""
     examples: Callable[[torch.dtype], Sequence[Example]]
+    """Calls at the places where the rule can be wrong: every edge and the numbers next to it, ties, zero, far outside.
+    Steps and bounds are powers of two, so that no dtype rounds a value across an edge. The tensors that have a gradient
+    come first in the proofs, then the rest; all are of the dtype that is given."""
     paper: str
     """Where it comes from: authors, year, identifier."""
+    values: Callable[..., Any] | None = None
+    """The formula of its values once more, as plain as can be, for float64; None where the forward is random."""
     codes: Callable[..., Tensor] | None = None
-    """Takes the same arguments and returns, along the last dimension, every value that the forward may have."""
+    """Takes the same arguments and returns every value that each element of the output may have, along one more
+    dimension at the end; the others are broadcast against the output."""
     cotangent: Callable[..., Tensor] | None = None
     """For a rule that is not linear in its cotangent: takes it and then the same arguments, and returns what enters the
     linear part."""
@@ -86,6 +92,7 @@ def catalogued(
     surrogate: Callable[..., Any],
     examples: Callable[[torch.dtype], Sequence[Example]],
     paper: str,
+    values: Callable[..., Any] | None = None,
     codes: Callable[..., Tensor] | None = None,
     cotangent: Callable[..., Tensor] | None = None,
     second_order: SecondOrder = "surrogate",
@@ -107,6 +114,7 @@ def catalogued(
             surrogate,
             examples,
             paper,
+            values,
             codes,
             cotangent,
             second_order,

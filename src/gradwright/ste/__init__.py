@@ -3,3 +3,11 @@
 Every function here declares the function whose derivative it uses on purpose, edge by edge, and is proved against it.
 ``gradwright show ste`` lists them.
 """
+
+from gradwright.ste.rounding import ceil as ceil
+from gradwright.ste.rounding import floor as floor
+from gradwright.ste.rounding import round as round
+from gradwright.ste.rounding import round_half_away as round_half_away
+from gradwright.ste.rounding import trunc as trunc
+from gradwright.ste.uniform import codes as codes
+from gradwright.ste.uniform import fake_quantize as fake_quantize

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import torch
@@ -57,32 +58,63 @@ def check_mask(function: str, mask: Mask, edges: Edges | None) -> tuple[Mask, Ed
     return mask, USUAL_EDGES[mask] if edges is None else edges
 
 
-def keep(g: Tensor, value: Tensor, low: float, high: float, edges: Edges) -> Tensor:
-    """Return ``g`` where ``value`` lies between two numbers, and zero elsewhere; where it is nan, ``g``.
+Keep: TypeAlias = Callable[[Tensor], Tensor]
+"""Takes one value for each element and returns those where a gradient passes, and zero for the others."""
+
+
+def everywhere(values: Tensor) -> Tensor:
+    """Keep all values."""
+    return values
+
+
+def passing(
+    position: Tensor, low: float | Tensor, high: float | Tensor, edges: Edges, *, overwrite: bool = False
+) -> Keep:
+    """Return what keeps values where ``position`` lies between two bounds, or is nan, and is zero elsewhere.
+
+    An infinite number as a bound is none. With ``overwrite`` the caller has no more use for the memory of ``position``.
 
     In compiled code no comparison is written: the compiler would save its result, a boolean, for the backward, which
     costs more time on a CPU than to compute it again from numbers that are there anyway.
     """
     if torch.compiler.is_compiling():
-        return g * _inside(value, low, high, edges)
+        inside = _inside(position, low, high, edges)
+        return lambda values: values * inside
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        inclusive = edges == "inclusive"
+        outside = (position < low) | (position > high) if inclusive else (position <= low) | (position >= high)
+        return lambda values: torch.where(outside, 0.0, values)
+    middle = (max(low, -1e4) + min(high, 1e4)) / 2
     if edges == "inclusive":
-        low, high = _next(low, -math.inf, value.dtype), _next(high, math.inf, value.dtype)
-    return torch_compat.where_between(g, value, low, high)
+        low, high = _next(low, -math.inf, position.dtype), _next(high, math.inf, position.dtype)
+    clear = torch.nan_to_num_ if overwrite else torch.nan_to_num
+    numbers = clear(
+        position,
+        nan=middle,  # what the kernel does with nan depends on the place in memory (torch 2.13)
+        posinf=math.inf if math.isfinite(high) else middle,
+        neginf=-math.inf if math.isfinite(low) else middle,
+    )
+    return lambda values: torch_compat.where_between(values, numbers, low, high)
 
 
-def _inside(value: Tensor, low: float, high: float, edges: Edges) -> Tensor:
-    """Return 1 where a value lies between two numbers or is nan, else 0, by arithmetic alone."""
+def _inside(value: Tensor, low: float | Tensor, high: float | Tensor, edges: Edges) -> Tensor:
+    """Return 1 where a value lies between two bounds or is nan, else 0, by arithmetic alone."""
     value = value.to(working_dtype(value.dtype))
-    if edges == "inclusive":
-        return 1 - _positive(low - value) - _positive(value - high)
-    is_number = torch.nan_to_num(value.clamp(-1, 1) * 0 + 1, nan=0.0)
-    return 1 - is_number * (2 - _positive(value - low) - _positive(high - value))
+    outside: Tensor | float = 0.0
+    if isinstance(low, Tensor) or math.isfinite(low):
+        outside = _positive(low - value) if edges == "inclusive" else 1 - _positive(value - low)
+    if isinstance(high, Tensor) or math.isfinite(high):
+        outside = outside + (_positive(value - high) if edges == "inclusive" else 1 - _positive(high - value))
+    inside = 1 - outside
+    if not isinstance(inside, Tensor):
+        return torch.ones_like(value)
+    return torch.where(inside == inside, inside, 1.0)  # not nan_to_num, which is not vectorised (torch 2.13)
 
 
 def _positive(value: Tensor) -> Tensor:
-    """Return 1 where a value is positive, the smallest number of its dtype included, else 0 (for nan too)."""
+    """Return 1 where a value is positive, the smallest number of its dtype included, else 0."""
     scale = 2.0**537 if value.dtype == torch.float64 else 2.0**75
-    return torch.nan_to_num(torch.relu(value) * scale * scale, nan=0.0, posinf=1.0).clamp(max=1.0)
+    return (torch.relu(value) * scale * scale).clamp(max=1.0)
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -36,11 +36,15 @@ def _points(dtype: torch.dtype) -> Sequence[Example]:
     return [Example((x,), note="ties and integers"), Example((x[:6].reshape(2, 3),))]
 
 
+def _half_away(x: Tensor) -> Tensor:
+    return torch.where(x.frac().abs() >= 0.5, x.trunc() + x.sign(), x.trunc())
+
+
 def _integers(x: Tensor) -> Tensor:
     return torch.arange(-8, 9, dtype=torch.float64)
 
 
-def _staircase(forward: str, paper: str = BENGIO) -> Callable[[F], F]:
+def _staircase(forward: str, values: Callable[[Tensor], Tensor], paper: str = BENGIO) -> Callable[[F], F]:
     """Enter a function that rounds to integers and whose gradient passes."""
     return catalogued(
         forward=forward,
@@ -49,10 +53,11 @@ def _staircase(forward: str, paper: str = BENGIO) -> Callable[[F], F]:
         examples=_points,
         codes=_integers,
         paper=paper,
+        values=values,
     )
 
 
-@_staircase("out = round(x), ties to the even neighbour")
+@_staircase("out = round(x), ties to the even neighbour", torch.round)
 @custom_gradient
 def round(x: Tensor) -> Tensor:
     """Round to the nearest integer, ties to even; the gradient passes as if nothing had happened.
@@ -74,28 +79,30 @@ def round(x: Tensor) -> Tensor:
     return torch.round(x)
 
 
-@_staircase("out = floor(x)")
+@_staircase("out = floor(x)", torch.floor)
 @custom_gradient
 def floor(x: Tensor) -> Tensor:
     """Round down; the gradient passes as if nothing had happened. As :func:`round` else."""
     return torch.floor(x)
 
 
-@_staircase("out = ceil(x)")
+@_staircase("out = ceil(x)", torch.ceil)
 @custom_gradient
 def ceil(x: Tensor) -> Tensor:
     """Round up; the gradient passes as if nothing had happened. As :func:`round` else."""
     return torch.ceil(x)
 
 
-@_staircase("out = trunc(x), toward zero")
+@_staircase("out = trunc(x), toward zero", torch.trunc)
 @custom_gradient
 def trunc(x: Tensor) -> Tensor:
     """Round toward zero; the gradient passes as if nothing had happened. As :func:`round` else."""
     return torch.trunc(x)
 
 
-@_staircase("out = sign(x) floor(|x| + 1/2), ties away from zero", "rounding of fixed-point accelerators; " + BENGIO)
+@_staircase(
+    "out = sign(x) floor(|x| + 1/2), ties away from zero", _half_away, "rounding of fixed-point accelerators; " + BENGIO
+)
 @custom_gradient
 def round_half_away(x: Tensor) -> Tensor:
     """Round to the nearest integer, ties away from zero; the gradient passes as if nothing had happened.
@@ -108,5 +115,8 @@ def round_half_away(x: Tensor) -> Tensor:
     return torch.copysign(whole + (size - whole >= 0.5).to(x.dtype), x)
 
 
-for _function in (round, floor, ceil, trunc, round_half_away):
-    _function.vjp(_passes)
+round.vjp(_passes)
+floor.vjp(_passes)
+ceil.vjp(_passes)
+trunc.vjp(_passes)
+round_half_away.vjp(_passes)

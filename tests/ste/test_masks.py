@@ -1,0 +1,63 @@
+"""Masks: where a gradient passes, at every edge, in eager and in compiled code."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwright.authoring.catalogue import around
+from gradwright.errors import OptionError
+from gradwright.ste import masks
+
+
+def points(dtype: torch.dtype) -> Tensor:
+    special = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, 1e-45, -1e-45, 5e-324, -5e-324], dtype=dtype)
+    return torch.cat([around(-1.0, 0.0, 1.0, 3.0, dtype=dtype), special])
+
+
+def wanted(v: Tensor, low: float, high: float, edges: str) -> Tensor:
+    above = v >= low if edges == "inclusive" or low == -torch.inf else v > low
+    within = above & (v <= high if edges == "inclusive" else v < high)
+    return (within | v.isnan()).to(v.dtype)
+
+
+BOUNDS = [(-1.0, 1.0), (0.0, 3.0), (-torch.inf, 1.0)]
+CASES = list(itertools.product(BOUNDS, masks.EDGES, [torch.float32, torch.float64]))
+
+
+@pytest.mark.parametrize(("bounds", "edges", "dtype"), CASES)
+def test_every_edge_in_every_spelling(bounds: tuple[float, float], edges: masks.Edges, dtype: torch.dtype) -> None:
+    v = points(dtype)
+    want = wanted(v, *bounds, edges)
+    ones = torch.ones_like(v)
+    low, high = (torch.tensor(bound, dtype=dtype) for bound in bounds)
+    for repeats in (1, 7):  # a kernel may treat the start of the memory and its end differently
+        assert torch.equal(masks.passing(v.repeat(repeats), *bounds, edges)(ones.repeat(repeats)), want.repeat(repeats))
+    if bounds[0] > -torch.inf:
+        assert torch.equal(masks.passing(v, low, high, edges)(ones), want)
+        assert torch.equal(masks._inside(v, low, high, edges), want)
+    assert torch.equal(masks._inside(v, *bounds, edges), want)
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("edges", masks.EDGES)
+def test_compiled(edges: masks.Edges) -> None:
+    torch.compiler.reset()
+    v = points(torch.float32)
+    function: Any = torch.compile(lambda g, v: masks.passing(v, -1.0, 1.0, edges)(g), fullgraph=True)
+    assert torch.equal(function(torch.ones_like(v), v), wanted(v, -1.0, 1.0, edges))
+
+
+def test_the_vocabulary() -> None:
+    assert masks.check_mask("f", "pre-round", None) == ("pre-round", "exclusive")
+    assert masks.check_mask("f", "post-round", "exclusive") == ("post-round", "exclusive")
+    with pytest.raises(OptionError, match="f: mask: got 'pre'; expected one of none, range, pre-round"):
+        masks.check_mask("f", "pre", None)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="f: edges: got 'open'; expected one of inclusive, exclusive"):
+        masks.check_mask("f", "none", "open")  # type: ignore[arg-type]

@@ -1,0 +1,211 @@
+"""Every entry of the catalogue is what it declares: values, gradients edge by edge, in every dtype and transform.
+
+An entry is proved here by being there; its family's own tests hold what is special about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradwright as gw
+import gradwright.ste
+from gradwright.authoring.catalogue import Entry, Example, entries
+
+PACKAGES = (gradwright.ste,)
+ENTRIES = [entry for package in PACKAGES for entry in entries(package)]
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+EACH = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+IN_EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+
+
+def leaves_of(example: Example) -> tuple[list[Any], dict[str, Any], list[Tensor]]:
+    """Return the arguments with tensors of its own that require a gradient, and these tensors."""
+    found: list[Tensor] = []
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        leaf = value.detach().clone().requires_grad_()
+        found.append(leaf)
+        return leaf
+
+    args = [own(value) for value in example.args]
+    return args, {name: own(value) for name, value in example.kwargs.items()}, found
+
+
+def in_float64(example: Example) -> Example:
+    def cast(value: Any) -> Any:
+        return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    kwargs = {name: cast(value) for name, value in example.kwargs.items()}
+    return Example(tuple(map(cast, example.args)), kwargs, example.note)
+
+
+def cotangent(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return a cotangent of small numbers, which a detour through a coarser dtype would round or flush to zero."""
+    generator = torch.Generator().manual_seed(len(shape))
+    signs = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+    return (signs * (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)) / 128).to(dtype)
+
+
+def gradients(entry: Entry, example: Example, function: Any = None) -> tuple[Tensor, list[Tensor]]:
+    """Return the output and the gradients of an entry."""
+    args, kwargs, leaves = leaves_of(example)
+    out = (function or entry.function)(*args, **kwargs)
+    grads = torch.autograd.grad(out, leaves, cotangent(out.shape, out.dtype), materialize_grads=True)
+    return out.detach(), list(grads)
+
+
+def declared(entry: Entry, example: Example, dtype: torch.dtype) -> list[Tensor]:
+    """Return the gradients that an entry declares, in float64."""
+    args, kwargs, leaves = leaves_of(in_float64(example))
+    out = entry.surrogate(*args, **kwargs)
+    g = cotangent(out.shape, dtype).double()
+    if entry.cotangent is not None:
+        g = entry.cotangent(g, *args, **kwargs).detach()
+    return list(torch.autograd.grad(out, leaves, g, materialize_grads=True))
+
+
+def assert_near(got: Tensor, want: Tensor, dtype: torch.dtype, terms: int, about: str) -> None:
+    """Compare two gradients up to the rounding of ``dtype``, and of float32 for sums of many terms."""
+    eps = torch.finfo(dtype).eps
+    summed = max(torch.finfo(torch.float32).eps if dtype != torch.float64 else eps, 0.0) * terms
+    torch.testing.assert_close(
+        got.double(), want, rtol=4 * eps + summed, atol=summed, equal_nan=True, msg=lambda text: f"{about}: {text}"
+    )
+
+
+def cases(entry: Entry, dtype: torch.dtype) -> Iterator[Example]:
+    yield from entry.examples(dtype)
+
+
+@EACH
+@IN_EACH_DTYPE
+def test_gradients_are_those_declared(entry: Entry, dtype: torch.dtype) -> None:
+    for example in cases(entry, dtype):
+        out, got = gradients(entry, example)
+        for grad, want in zip(got, declared(entry, example, dtype)):
+            assert grad.dtype == dtype, f"{entry.name}, {example.note}"
+            assert_near(grad, want, dtype, out.numel() // max(grad.numel(), 1), f"{entry.name}, {example.note}")
+
+
+@EACH
+@IN_EACH_DTYPE
+def test_values_are_those_declared(entry: Entry, dtype: torch.dtype) -> None:
+    if entry.values is None:
+        assert entry.random, f"{entry.name} declares neither values nor what is random about them"
+        return
+    for example in cases(entry, dtype):
+        out = entry.function(*example.args, **example.kwargs)
+        exact = in_float64(example)
+        want = entry.values(*exact.args, **exact.kwargs)
+        assert out.dtype == dtype, f"{entry.name}, {example.note}"
+        if entry.codes is not None:
+            want = want.to(dtype).double()
+        assert_near(out.detach(), want, dtype, int(entry.codes is None), f"{entry.name}, {example.note}")
+
+
+@EACH
+@IN_EACH_DTYPE
+def test_values_are_codes(entry: Entry, dtype: torch.dtype) -> None:
+    if entry.codes is None:
+        pytest.skip("it declares no codes: its values are continuous")
+    for example in cases(entry, dtype):
+        out = entry.function(*example.args, **example.kwargs).detach()
+        exact = in_float64(example)
+        codes = entry.codes(*exact.args, **exact.kwargs).to(dtype)
+        known = (out.unsqueeze(-1) == codes).any(-1)
+        assert bool(known.all()), f"{entry.name}, {example.note}: {out[~known][:3]} are no codes"
+
+
+@EACH
+def test_what_is_saved(entry: Entry) -> None:
+    for example in cases(entry, torch.float32):
+        args, kwargs, leaves = leaves_of(example)
+        given = {leaf.untyped_storage().data_ptr() for leaf in leaves}
+        extra: dict[int, int] = {}
+
+        def keep(tensor: Tensor, given: set[int] = given, extra: dict[int, int] = extra) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in given:
+                extra[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            out = entry.function(*args, **kwargs)
+        parameters = sum(8 for value in (*args, *kwargs.values()) if isinstance(value, (Tensor, float, int)))
+        allowed = entry.saved * out.numel() + parameters
+        assert sum(extra.values()) <= allowed, f"{entry.name}, {example.note}: {sum(extra.values())} bytes"
+
+
+def compiled(entry: Entry) -> Any:
+    torch.compiler.reset()
+    return torch.compile(entry.function, fullgraph=True, dynamic=False)
+
+
+@EACH
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_compiled_code_has_the_same_gradients_at_every_edge(entry: Entry) -> None:
+    if entry.random:
+        pytest.skip("compiled code draws other random numbers")
+    for example in cases(entry, torch.float32):
+        out, want = gradients(entry, example)
+        fast_out, got = gradients(entry, example, compiled(entry))
+        assert_near(fast_out, out.double(), torch.float32, int(entry.codes is None), f"{entry.name}, {example.note}")
+        for a, b in zip(got, want):
+            terms = out.numel() // max(a.numel(), 1)
+            assert_near(a, b.double(), torch.float32, terms, f"{entry.name}, {example.note}")
+
+
+def faults(entry: Entry, example: Example, level: str) -> Sequence[str]:
+    """Return what a check finds against an entry, what it cannot tell, and what is refused that need not be."""
+    report = gw.check(entry.function, *example.args, kwargs=dict(example.kwargs), level=level, seed=0)  # type: ignore[arg-type]
+    bad = [r for r in report.results if r.verdict in ("fail", "suspect", "unresolved")]
+    wanted = {"unsupported"} if entry.second_order == "raises" else set()
+    refused = [
+        s
+        for s in report.support
+        if s.verdict == "unsupported"
+        and not s.transform.startswith("export")
+        and not (wanted and ("second" in s.transform or "hessian" in s.transform or "grad of grad" in s.transform))
+    ]
+    return [f"{r.id}: {r.verdict}: {r.message}" for r in bad] + [f"{s.transform}: {s.reason}" for s in refused]
+
+
+@EACH
+def test_a_quick_check_finds_nothing(entry: Entry) -> None:
+    example = entry.examples(torch.float64)[0]
+    assert not faults(entry, example, "quick")
+
+
+@EACH
+@pytest.mark.slow
+@pytest.mark.compile
+def test_a_full_check_finds_nothing(entry: Entry) -> None:
+    for example in cases(entry, torch.float64):
+        found = faults(entry, example, "full")
+        assert not found, f"{entry.name}, {example.note}: {found}"
+
+
+def test_names_are_unique() -> None:
+    names = [entry.name for entry in ENTRIES]
+    assert len(names) == len(set(names))
+
+
+@EACH
+def test_declarations_are_complete(entry: Entry) -> None:
+    package = getattr(gw, entry.name.split(".")[0])
+    assert getattr(package, entry.name.split(".")[1]) is entry.function, "users find it under its name"
+    assert entry.summary.endswith("."), "its docstring starts with a sentence"
+    assert entry.paper
+    assert entry.gradient
+    arguments = [a.name for a in entry.function.__custom_gradient__.arguments]
+    assert set(entry.gradient) <= set(arguments)
