@@ -21,9 +21,9 @@ from torch import Tensor
 
 import gradwright as gw
 from gradwright import torch_compat
-from gradwright.authoring import codegen
+from gradwright.authoring import codegen, trees
 from gradwright.errors import ArgumentError, GradwrightError, RuleError
-from tests.authoring.examples import exp, linear, swapped, unannotated, x
+from tests.authoring.examples import Pair, exp, linear, swapped, unannotated, x
 
 
 @gw.custom_gradient
@@ -369,6 +369,32 @@ def test_a_tensor_subclass_is_kept() -> None:
 
 
 Named = collections.namedtuple("Named", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda x: [x],
+        lambda x: {"a": [x]},
+        lambda x: Named(x, 2),
+        lambda x: (x, (x + 1, "text")),
+        lambda x: Pair(x, x + 1),
+        lambda x: collections.OrderedDict(a=x),
+    ],
+)
+def test_a_container_does_not_keep_itself_alive(pack: Any) -> None:
+    function = made(lambda x: pack(x.exp()), lambda g, out: None)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            leaves: list[Tensor] = []
+            trees.flatten(function(leaf(2)), leaves)
+            alive = [weakref.ref(t) for t in leaves]
+            leaves.clear()
+            assert [t() for t in alive] == [None] * len(alive)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
