@@ -84,11 +84,13 @@ def check_values(definition: Definition, values: Sequence[Any]) -> None:
         ArgumentError: a tensor is given where none is declared, or the other way round.
     """
     for argument, value in zip(definition.arguments, values):
-        if argument.kind == "static" and isinstance(value, Tensor):
+        lost = isinstance(value, Tensor) or (argument.name != "self" and trees.holds_tensors(value))
+        if argument.kind == "static" and lost:
+            what = "is a tensor" if isinstance(value, Tensor) else "holds tensors"
             raise ArgumentError(
-                f"{definition.name}: {argument.name!r} is a tensor, but its annotation says that it is none, so it "
-                "would get no gradient; expected a value of the annotated type; pass `.item()`, or annotate it "
-                "`Tensor` and let the rule return its gradient."
+                f"{definition.name}: {argument.name!r} {what}, but its annotation says that there are none, so they "
+                "would get no gradient; expected a value of the annotated type; pass numbers (`.item()`), or annotate "
+                "it `Tensor` (`list[Tensor]`, ...) and let the rule return its gradient."
             )
         if argument.kind == "tensor" and not isinstance(value, Tensor) and value is not argument.default:
             raise ArgumentError(
@@ -275,8 +277,4 @@ def _dims_of(out_dims: Any) -> list[int | None]:
 
 def _refuse_callables(definition: Definition, out: Any) -> None:
     if isinstance(out, tuple) and any(callable(part) and not isinstance(part, Tensor) for part in out):
-        raise RuleError(
-            f"{definition.name}: it returned a tuple with a function in it, as custom gradients of TensorFlow do; "
-            "expected the output alone; attach the gradient as a rule, which asks by name for what it needs: "
-            f"`@{definition.name}.vjp` above `def {definition.name}_vjp(g, out): ...`."
-        )
+        raise RuleError(definition.closure_message)

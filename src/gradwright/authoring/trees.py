@@ -67,6 +67,15 @@ def flatten(value: Any, leaves: list[Tensor]) -> Structure:
     return Node(make, keys, children, how) if len(leaves) > before else Static(value)
 
 
+def holds_tensors(value: Any) -> bool:
+    """Tell whether ``value`` is a tensor or a container with tensors in it."""
+    if isinstance(value, PLAIN):
+        return False
+    leaves: list[Tensor] = []
+    flatten(value, leaves)
+    return bool(leaves)
+
+
 def rebuild(structure: Structure, leaves: Iterator[Any], *, statics: bool = True) -> Any:
     """Undo :func:`flatten`; ``statics=False`` puts None where there was no tensor, as in a cotangent."""
     if isinstance(structure, Leaf):
