@@ -15,6 +15,7 @@ from torch.autograd import Function
 from gradwright import torch_compat
 from gradwright.authoring import classes, codegen, operator, plain, traced, trees
 from gradwright.authoring.autocast import Policy
+from gradwright.authoring.captured import warn_of_captured
 from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
 from gradwright.authoring.derive import differentiable
 from gradwright.authoring.operator import Operator
@@ -180,6 +181,8 @@ class _Dispatch:
         """For calls that are recorded, where there is one."""
         self.seen = False
         """True once a call has shown what the function returns."""
+        self.looked = False
+        """True once the function was searched for tensors that it uses without receiving them."""
 
     def attach(self, kind: RuleKind, rule: V) -> V:
         self.add(read_rule(self.definition.name, kind, rule, self.definition.arguments))
@@ -248,6 +251,9 @@ class _Dispatch:
             return torch.overrides.handle_torch_function(self.wrapper, tracing, *positional, **keyword)
         self._require_rules()
         classes.check_values(self.definition, values)
+        if not self.looked:
+            self.looked = True
+            warn_of_captured(self.definition, values)
         if torch_compat.transforms_active() or torch_compat.forward_mode_on():
             if self.every is None:
                 self.every = classes.function_class(self.definition, forward_mode=True)
