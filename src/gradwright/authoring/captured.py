@@ -22,7 +22,7 @@ from torch import Tensor
 from gradwright.authoring import trees
 from gradwright.authoring.definition import Definition
 
-_CONSTANTS = {  # fmt: skip
+_CONSTANTS = {
     "data",
     "detach",
     "device",
@@ -55,7 +55,7 @@ _CONSTANTS = {  # fmt: skip
     "type",
 }
 """Attributes and methods of a tensor through which no gradient flows."""
-_INDIFFERENT = {  # fmt: skip
+_INDIFFERENT = {
     "empty_like",
     "expand_as",
     "full_like",
