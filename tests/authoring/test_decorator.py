@@ -175,6 +175,7 @@ def test_tensors_in_a_container_of_numbers_are_refused() -> None:
     with pytest.raises(ArgumentError, match="summed: 'weights' holds tensors, but its annotation says that there are"):
         function(leaf(1), [leaf(1), leaf(1)])
     assert function(leaf(1), [1.0, 2.0]).requires_grad
+    assert function(leaf(1), [torch.ones(1), torch.tensor(2)]).requires_grad  # constants have no gradient to lose
 
 
 def test_a_forward_that_edits_its_input_is_refused() -> None:

@@ -139,17 +139,17 @@ def test_a_rule_that_cannot_work_is_refused(kind: str, rule: Any, text: str) -> 
     assert text in message(attach(kind, rule))
 
 
-def open_ended(x: Tensor, y: Tensor | None, z, k: float = 1.0): ...  # type: ignore[no-untyped-def]
+def open_ended(x: Tensor, y: Tensor | None, z, k: float = 1.0, w: Tensor = 1.0): ...  # type: ignore[assignment, no-untyped-def]
 
 
 @pytest.mark.parametrize(
     "rule",
     [
-        lambda g: (g, g, g),
+        lambda g: (g, g, g, g),
         lambda g: (g, g),
         lambda g: (g,),
-        lambda g, k: (g, g, g, None) if k else None,
-        lambda g, k: [g] if k else (g, g, g, None),
+        lambda g, k: (g, g, g, g, None) if k else None,
+        lambda g, k: [g] if k else (g, g, g, g, None),
         lambda g, x: tuple(g for _ in range(9)),
         lambda g: (*g, g, g, g, g),
     ],
@@ -167,6 +167,7 @@ def array_as_static(x: Tensor, k: float = torch.ones(())) -> Tensor: ...  # type
 
 
 def container_as_static(x: Tensor, k: tuple[float, ...] = (torch.ones(()),)) -> Tensor: ...  # type: ignore[assignment, empty-body]
+def integer_as_static(x: Tensor, k: int = torch.tensor(2)) -> Tensor: ...  # type: ignore[assignment, empty-body]
 def arrays_only(x: np.ndarray, y: NDArray[np.float64]) -> Tensor: ...  # type: ignore[empty-body, type-arg]
 
 
@@ -193,6 +194,7 @@ def promised(x: Tensor) -> tuple[Tensor, Callable[..., Tensor]]: ...  # type: ig
         ),
         (no_tensor, "no_tensor: none of its arguments (self, k) can have a gradient by their annotations; expected a"),
         (torch.exp, "exp: Python does not know the signature of this function; expected named arguments; write a"),
+        (integer_as_static, "integer_as_static: the default of 'k' is a tensor"),
         (
             container_as_static,
             "container_as_static: the default of 'k' holds tensors, but its annotation says that it never has a",

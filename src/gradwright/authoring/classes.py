@@ -19,6 +19,7 @@ from gradwright import torch_compat
 from gradwright.authoring import autocast, trees
 from gradwright.authoring.definition import Definition, State
 from gradwright.authoring.derive import differentiable, zeros
+from gradwright.authoring.rules import Argument
 from gradwright.errors import ArgumentError, RuleError
 
 
@@ -84,8 +85,7 @@ def check_values(definition: Definition, values: Sequence[Any]) -> None:
         ArgumentError: a tensor is given where none is declared, or the other way round.
     """
     for argument, value in zip(definition.arguments, values):
-        lost = isinstance(value, Tensor) or (argument.name != "self" and trees.holds_tensors(value))
-        if argument.kind == "static" and lost:
+        if argument.kind == "static" and _loses_gradient(argument, value):
             what = "is a tensor" if isinstance(value, Tensor) else "holds tensors"
             raise ArgumentError(
                 f"{definition.name}: {argument.name!r} {what}, but its annotation says that there are none, so they "
@@ -97,6 +97,16 @@ def check_values(definition: Definition, values: Sequence[Any]) -> None:
                 f"{definition.name}: {argument.name!r} is a {type(value).__name__}, but its annotation is Tensor; "
                 "expected a tensor; pass torch.tensor(...), or change the annotation."
             )
+
+
+def _loses_gradient(argument: Argument, value: Any) -> bool:
+    """Tell whether a value for an argument that is declared to have no gradient has one to lose.
+
+    A container may hold constants where numbers are declared; ``self`` is searched by what is captured.
+    """
+    if isinstance(value, Tensor):
+        return True
+    return argument.name != "self" and any(tensor.requires_grad for tensor in trees.tensors_in(value))
 
 
 def function_class(definition: Definition, *, forward_mode: bool) -> type[Function]:

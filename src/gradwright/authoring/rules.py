@@ -161,7 +161,7 @@ def checked_arguments(name: str, arguments: Sequence[Argument]) -> tuple[Argumen
                 f"{name}: an argument is called {argument.name!r}; names that start with gw_ are those of generated "
                 "code; expected another name; rename the argument."
             )
-        if argument.kind == "static" and trees.holds_tensors(argument.default):
+        if argument.kind == "static" and _holds_gradients(argument.default):
             what = "is a tensor" if isinstance(argument.default, Tensor) else "holds tensors"
             raise DefinitionError(
                 f"{name}: the default of {argument.name!r} {what}, but its annotation says that it never has a "
@@ -278,7 +278,7 @@ def read_rule(name: str, kind: RuleKind, function: Any, arguments: Iterable[Argu
 def _refuse_other_number(name: str, rule: str, function: Any, arguments: Sequence[Argument]) -> None:
     """Refuse a rule whose every return writes out a tuple that no call can use."""
     candidates = [argument.name for argument in arguments if argument.kind != "static"]
-    certain = [argument for argument in arguments if argument.kind == "tensor" and argument.default is not None]
+    certain = [a for a in arguments if a.kind == "tensor" and a.default is inspect.Parameter.empty]
     lengths = tuple_lengths(function)
     if lengths and all(not len(certain) <= number <= len(candidates) for number in lengths):
         raise DefinitionError(count_message(name, rule, max(lengths), candidates))
@@ -291,6 +291,12 @@ def _habit(kind: RuleKind, first: Sequence[str], unknown: str) -> str:
     if kind == "vjp" and unknown == "g":
         return " The cotangent comes first, and what .fwd kept is asked for as residuals."
     return ""
+
+
+def _holds_gradients(default: Any) -> bool:
+    """Tell whether a default is a tensor, or holds some that can have a gradient."""
+    tensors = trees.tensors_in(default)
+    return isinstance(default, Tensor) or any(t.is_floating_point() or t.is_complex() for t in tensors)
 
 
 def _is_numpy_array(annotation: Any) -> bool:

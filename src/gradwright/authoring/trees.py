@@ -67,13 +67,11 @@ def flatten(value: Any, leaves: list[Tensor]) -> Structure:
     return Node(make, keys, children, how) if len(leaves) > before else Static(value)
 
 
-def holds_tensors(value: Any) -> bool:
-    """Tell whether ``value`` is a tensor or a container with tensors in it."""
-    if isinstance(value, PLAIN):
-        return False
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors in a value, in order."""
     leaves: list[Tensor] = []
     flatten(value, leaves)
-    return bool(leaves)
+    return leaves
 
 
 def rebuild(structure: Structure, leaves: Iterator[Any], *, statics: bool = True) -> Any:
