@@ -140,8 +140,8 @@ def _text_of(function: Any) -> ast.FunctionDef | ast.Lambda | None:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return None
-    if function.__name__ != "<lambda>" and isinstance(tree.body[0], ast.FunctionDef):
-        return tree.body[0]
+    if function.__code__.co_name != "<lambda>":
+        return tree.body[0] if isinstance(tree.body[0], ast.FunctionDef) else None
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
     fitting = [node for node in lambdas if tuple(a.arg for a in node.args.args) == names]
