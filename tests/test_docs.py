@@ -8,14 +8,36 @@ from typing import Any
 
 import pytest
 
+import gradwright as gw
+from gradwright.typing import has_custom_gradient
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = ["writing-gradients.md"]
-"""Pages whose every block of Python is run."""
+"""Pages whose every block of Python is run; that for newcomers has a test of its own."""
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("page", PAGES)
-def test_the_code_on_a_page_runs(page: str, tmp_path: Path) -> None:
+def test_the_code_on_a_page_runs(page: str) -> None:
+    run(page)
+
+
+def test_the_code_for_newcomers_runs_and_checks_every_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[Any] = []
+
+    def check(subject: Any, *args: Any, **options: Any) -> gw.Report:
+        checked.append(subject)
+        return gradwright_check(subject, *args, **options)
+
+    gradwright_check = gw.check
+    monkeypatch.setattr(gw, "check", check)
+    functions = [value for value in run("coming-from.md").values() if has_custom_gradient(value)]
+    assert len(functions) > 10
+    assert [f.__name__ for f in functions if f not in checked] == []
+
+
+def run(page: str) -> dict[str, Any]:
+    """Run every block of Python on a page, one after the other, and return what they defined."""
     text = (DOCS / page).read_text(encoding="utf-8")
     blocks = list(re.finditer(r"^```python[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
     assert len(blocks) > 3
@@ -23,3 +45,4 @@ def test_the_code_on_a_page_runs(page: str, tmp_path: Path) -> None:
     for block in blocks:
         line = text[: block.start()].count("\n") + 1
         exec(compile("\n" * line + block[1], str(DOCS / page), "exec"), scope)
+    return scope

@@ -75,6 +75,16 @@ def test_define_on_a_function_without_a_signature() -> None:
         (lambda: gw.define(product), DefinitionError, "define: product has no gradient rule; expected one; write vjp="),
         (lambda: gw.define(product, vjp=lambda g, c: g), DefinitionError, "product: the rule '<lambda>' asks for 'c'"),
         (lambda: gw.define(product, vjp=lambda g: g, vmap="all"), OptionError, "product: vmap: got 'all'; expected"),
+        (
+            lambda: gw.define(product, vjp=lambda g, residuals: g),
+            DefinitionError,
+            "product: the rule '<lambda>' asks for residuals, but nothing keeps any; expected a forward that does",
+        ),
+        (
+            lambda: gw.define(lambda x: (x, lambda g: g), vjp=lambda g: g, name="habit"),
+            DefinitionError,
+            "habit: it returns a tuple with a function in it, as custom gradients of TensorFlow do",
+        ),
         (lambda: gw.elementwise(product, derivative=2.0), DefinitionError, "the derivative of product is 2.0"),
         (
             lambda: gw.elementwise(product, derivative=lambda c: c),

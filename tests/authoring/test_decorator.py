@@ -12,7 +12,7 @@ import re
 import traceback
 import typing
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,9 +21,9 @@ from torch import Tensor
 
 import gradwright as gw
 from gradwright import torch_compat
-from gradwright.authoring import codegen
+from gradwright.authoring import codegen, trees
 from gradwright.errors import ArgumentError, GradwrightError, RuleError
-from tests.authoring.examples import exp, linear, swapped, unannotated, x
+from tests.authoring.examples import Pair, exp, linear, swapped, unannotated, x
 
 
 @gw.custom_gradient
@@ -154,16 +154,28 @@ def named(function: Any) -> Any:
 
 
 def test_a_tensor_for_a_constant_and_a_number_for_a_tensor_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="scaled: 'k' is a tensor, but its annotation says that it is none, so it"):
+    with pytest.raises(ArgumentError, match="scaled: 'k' is a tensor, but its annotation says that there are none, so"):
         scaled(leaf(1), torch.tensor(2.0))  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="exp: 'x' is a float, but its annotation is Tensor; expected a tensor"):
         exp(1.0)  # type: ignore[arg-type]
 
 
 def test_the_tensorflow_habit_is_recognised() -> None:
-    habit = made(lambda x: (x.exp(), lambda g: g), lambda g, out: g)
-    with pytest.raises(RuleError, match="it returned a tuple with a function in it, as custom gradients of TensorFlow"):
+    """Bytecode tells of a function that is defined inside (see test_returned); this one has another origin."""
+    habit = made(lambda x: (x.exp(), torch.exp), lambda g, out: g)
+    with pytest.raises(RuleError, match="it returns a tuple with a function in it, as custom gradients of TensorFlow"):
         habit(leaf(1))
+
+
+def test_tensors_in_a_container_of_numbers_are_refused() -> None:
+    def summed(x: Tensor, weights: Sequence[float]) -> Tensor:
+        return x * sum(weights)
+
+    function = made(summed, lambda g, weights: g * sum(weights))
+    with pytest.raises(ArgumentError, match="summed: 'weights' holds tensors, but its annotation says that there are"):
+        function(leaf(1), [leaf(1), leaf(1)])
+    assert function(leaf(1), [1.0, 2.0]).requires_grad
+    assert function(leaf(1), [torch.ones(1), torch.tensor(2)]).requires_grad  # constants have no gradient to lose
 
 
 def test_a_forward_that_edits_its_input_is_refused() -> None:
@@ -195,7 +207,10 @@ def two(x: Tensor, w: Tensor) -> Tensor:
     ("result", "text"),
     [
         (lambda g: {"y": g}, "returned a gradient for 'y'; expected names among x, w; correct the name"),
-        (lambda g: (g,), "returned 1 gradients for 2 arguments (x, w); expected one for each, None for zero; or"),
+        (
+            lambda g: tuple(t for t in [g]),
+            "returns 1 gradient for 2 arguments (x, w); expected one for each that can have a",
+        ),
         (lambda g: g, "returned one tensor, but 2 arguments are tensors (x, w); expected a dict by argument name"),
         (lambda g: 3.0, "returned a float; expected a tensor, a tuple in the order of the arguments, a dict"),
         (lambda g: (g, 3.0), "returned for 'w' a float; expected a tensor, or None for zero."),
@@ -369,6 +384,32 @@ def test_a_tensor_subclass_is_kept() -> None:
 
 
 Named = collections.namedtuple("Named", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda x: [x],
+        lambda x: {"a": [x]},
+        lambda x: Named(x, 2),
+        lambda x: (x, (x + 1, "text")),
+        lambda x: Pair(x, x + 1),
+        lambda x: collections.OrderedDict(a=x),
+    ],
+)
+def test_a_container_does_not_keep_itself_alive(pack: Any) -> None:
+    function = made(lambda x: pack(x.exp()), lambda g, out: None)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            leaves: list[Tensor] = []
+            trees.flatten(function(leaf(2)), leaves)
+            alive = [weakref.ref(t) for t in leaves]
+            leaves.clear()
+            assert [t() for t in alive] == [None] * len(alive)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

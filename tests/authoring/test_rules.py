@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import gradwright as gw
@@ -37,6 +39,9 @@ class Pair:
         ("Optional[Tensor]", "optional"),
         ("Tensor | None", "optional"),
         (int, "static"),
+        (np.ndarray, "static"),
+        (NDArray[np.float32], "static"),
+        (np.ndarray | Tensor, "unknown"),
         ("float", "static"),
         (int | float | None, "static"),
         (Literal["mean", "sum"], "static"),
@@ -80,6 +85,14 @@ def starred(g, *args): ...
 def double_starred(g, **kwargs): ...
 def asks_needs(t, needs): ...
 def no_dims(info): ...
+def old_style(ctx, grad): ...
+def jax_style(res, g): ...
+def counts_none(g, k):
+    return g * k, None
+
+
+def too_few(g):
+    return ()
 
 
 @pytest.mark.parametrize(
@@ -99,6 +112,21 @@ def no_dims(info): ...
         ("jvp", asks_needs, "the rule 'asks_needs' asks for 'needs'; after the tangent it can ask for x, k, out, "),
         ("vmap", no_dims, "its first arguments are the batch size and more and the batch dimensions"),
         ("fwd", bad_vjp, "the rule 'bad_vjp' asks for 'g'; it can ask for x, k; correct the name."),
+        (
+            "vjp",
+            old_style,
+            "asks for 'grad'; after the cotangent it can ask for x, k, out, needs, residuals; correct the name. There "
+            "is no ctx: the cotangent comes first, and what is needed is asked for by name.",
+        ),
+        ("jvp", old_style, "There is no ctx: the tangent comes first, and what is needed is asked for by name."),
+        ("vjp", jax_style, "The cotangent comes first, and what .fwd kept is asked for as residuals."),
+        (
+            "vjp",
+            counts_none,
+            "f: the rule 'counts_none' returns 2 gradients for 1 argument (x); expected one for each that can have a "
+            "gradient by its annotation, None for zero; or return a dict by argument name.",
+        ),
+        ("vjp", too_few, "f: the rule 'too_few' returns 0 gradients for 1 argument (x)"),
         ("vjp", 3, "f.vjp: got 3; expected a function; write `@f.vjp` above its definition."),
         (
             "vjp",
@@ -111,12 +139,46 @@ def test_a_rule_that_cannot_work_is_refused(kind: str, rule: Any, text: str) -> 
     assert text in message(attach(kind, rule))
 
 
+def open_ended(x: Tensor, y: Tensor | None, z, k: float = 1.0, w: Tensor = 1.0): ...  # type: ignore[assignment, no-untyped-def]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda g: (g, g, g, g),
+        lambda g: (g, g),
+        lambda g: (g,),
+        lambda g, k: (g, g, g, g, None) if k else None,
+        lambda g, k: [g] if k else (g, g, g, g, None),
+        lambda g, x: tuple(g for _ in range(9)),
+        lambda g: (*g, g, g, g, g),
+    ],
+)
+def test_a_number_of_gradients_that_may_fit_is_not_refused(rule: Any) -> None:
+    gw.custom_gradient(open_ended).vjp(rule)
+
+
 def out_taken(out: Tensor) -> Tensor: ...  # type: ignore[empty-body]
 def generated(gw_x: Tensor) -> Tensor: ...  # type: ignore[empty-body]
 def many(*xs: Tensor) -> Tensor: ...  # type: ignore[empty-body]
 def keywords(**named: Tensor) -> Tensor: ...  # type: ignore[empty-body]
 def no_tensor(self, k: float = 1.0) -> Tensor: ...  # type: ignore[empty-body, no-untyped-def]
 def array_as_static(x: Tensor, k: float = torch.ones(())) -> Tensor: ...  # type: ignore[assignment, empty-body]
+
+
+def container_as_static(x: Tensor, k: tuple[float, ...] = (torch.ones(()),)) -> Tensor: ...  # type: ignore[assignment, empty-body]
+def integer_as_static(x: Tensor, k: int = torch.tensor(2)) -> Tensor: ...  # type: ignore[assignment, empty-body]
+def arrays_only(x: np.ndarray, y: NDArray[np.float64]) -> Tensor: ...  # type: ignore[empty-body, type-arg]
+
+
+def closure(x: Tensor):  # type: ignore[no-untyped-def]
+    def gradient(g: Tensor) -> Tensor:
+        return g
+
+    return x, gradient
+
+
+def promised(x: Tensor) -> tuple[Tensor, Callable[..., Tensor]]: ...  # type: ignore[empty-body]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +194,14 @@ def array_as_static(x: Tensor, k: float = torch.ones(())) -> Tensor: ...  # type
         ),
         (no_tensor, "no_tensor: none of its arguments (self, k) can have a gradient by their annotations; expected a"),
         (torch.exp, "exp: Python does not know the signature of this function; expected named arguments; write a"),
+        (integer_as_static, "integer_as_static: the default of 'k' is a tensor"),
+        (
+            container_as_static,
+            "container_as_static: the default of 'k' holds tensors, but its annotation says that it never has a",
+        ),
+        (arrays_only, "arrays_only: none of its arguments (x, y) can have a gradient by their annotations; expected a"),
+        (closure, "closure: it returns a tuple with a function in it, as custom gradients of TensorFlow do; expected"),
+        (promised, "promised: it returns a tuple with a function in it, as custom gradients of TensorFlow do; "),
         (staticmethod(f), "custom_gradient: got a staticmethod; expected a function; write @staticmethod above"),
         (torch.autograd.Function, "for a torch.autograd.Function class attach rules to a function"),
         (3, "custom_gradient: got 3; expected a function"),

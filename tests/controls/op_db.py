@@ -38,7 +38,7 @@ class OperatorSample:
 
 def operators() -> dict[str, Any]:
     """Return every differentiable operator of PyTorch's tests that takes float64 on the CPU, by name."""
-    with _without_expecttest():
+    with without_expecttest():
         from torch.testing._internal.common_methods_invocations import op_db
 
     return {
@@ -49,7 +49,7 @@ def operators() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _without_expecttest() -> Iterator[None]:
+def without_expecttest() -> Iterator[None]:
     """Let PyTorch's test modules be imported where `expecttest`, which the list does not use, is not installed."""
     if importlib.util.find_spec("expecttest") is not None:
         yield

@@ -19,6 +19,7 @@ from gradwright import torch_compat
 from gradwright.authoring import autocast, trees
 from gradwright.authoring.definition import Definition, State
 from gradwright.authoring.derive import differentiable, zeros
+from gradwright.authoring.rules import Argument
 from gradwright.errors import ArgumentError, RuleError
 
 
@@ -84,17 +85,28 @@ def check_values(definition: Definition, values: Sequence[Any]) -> None:
         ArgumentError: a tensor is given where none is declared, or the other way round.
     """
     for argument, value in zip(definition.arguments, values):
-        if argument.kind == "static" and isinstance(value, Tensor):
+        if argument.kind == "static" and _loses_gradient(argument, value):
+            what = "is a tensor" if isinstance(value, Tensor) else "holds tensors"
             raise ArgumentError(
-                f"{definition.name}: {argument.name!r} is a tensor, but its annotation says that it is none, so it "
-                "would get no gradient; expected a value of the annotated type; pass `.item()`, or annotate it "
-                "`Tensor` and let the rule return its gradient."
+                f"{definition.name}: {argument.name!r} {what}, but its annotation says that there are none, so they "
+                "would get no gradient; expected a value of the annotated type; pass numbers (`.item()`), or annotate "
+                "it `Tensor` (`list[Tensor]`, ...) and let the rule return its gradient."
             )
         if argument.kind == "tensor" and not isinstance(value, Tensor) and value is not argument.default:
             raise ArgumentError(
                 f"{definition.name}: {argument.name!r} is a {type(value).__name__}, but its annotation is Tensor; "
                 "expected a tensor; pass torch.tensor(...), or change the annotation."
             )
+
+
+def _loses_gradient(argument: Argument, value: Any) -> bool:
+    """Tell whether a value for an argument that is declared to have no gradient has one to lose.
+
+    A container may hold constants where numbers are declared; ``self`` is searched by what is captured.
+    """
+    if isinstance(value, Tensor):
+        return True
+    return argument.name != "self" and any(tensor.requires_grad for tensor in trees.tensors_in(value))
 
 
 def function_class(definition: Definition, *, forward_mode: bool) -> type[Function]:
@@ -275,8 +287,4 @@ def _dims_of(out_dims: Any) -> list[int | None]:
 
 def _refuse_callables(definition: Definition, out: Any) -> None:
     if isinstance(out, tuple) and any(callable(part) and not isinstance(part, Tensor) for part in out):
-        raise RuleError(
-            f"{definition.name}: it returned a tuple with a function in it, as custom gradients of TensorFlow do; "
-            "expected the output alone; attach the gradient as a rule, which asks by name for what it needs: "
-            f"`@{definition.name}.vjp` above `def {definition.name}_vjp(g, out): ...`."
-        )
+        raise RuleError(definition.closure_message)

@@ -79,6 +79,7 @@ def define(
     decorated = build(Definition(title, function, arguments, options, surrogate=declared))
     for kind, rule in given.items():
         getattr(decorated, kind)(rule)
+    decorated.__custom_gradient__.require_residuals()
     return _placed(decorated, title, arguments)  # type: ignore[no-any-return]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import typing
 from collections.abc import Callable, Sequence
@@ -14,9 +15,11 @@ from torch.autograd import Function
 from gradwright import torch_compat
 from gradwright.authoring import classes, codegen, operator, plain, traced, trees
 from gradwright.authoring.autocast import Policy
+from gradwright.authoring.captured import warn_of_captured
 from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
 from gradwright.authoring.derive import differentiable
 from gradwright.authoring.operator import Operator
+from gradwright.authoring.returned import ends_with_function
 from gradwright.authoring.rules import Rule, RuleKind, read_annotations, read_arguments, read_rule
 from gradwright.errors import DefinitionError, RuleError
 from gradwright.typing import CustomGradient
@@ -148,6 +151,8 @@ def make_options(name: str, options: dict[str, Any]) -> Options:
 def build(definition: Definition, *rules: Rule) -> Any:
     """Return the function that users call, with ``.vjp`` and the others to attach rules."""
     definition.options.check(definition.name, definition.arguments)
+    if ends_with_function(definition.function) or _declares_function(definition):
+        raise DefinitionError(definition.closure_message)
     if definition.options.op is not None:
         operator.check(definition, _declared_outputs(definition))
     dispatch = _Dispatch(definition)
@@ -176,6 +181,8 @@ class _Dispatch:
         """For calls that are recorded, where there is one."""
         self.seen = False
         """True once a call has shown what the function returns."""
+        self.looked = False
+        """True once the function was searched for tensors that it uses without receiving them."""
 
     def attach(self, kind: RuleKind, rule: V) -> V:
         self.add(read_rule(self.definition.name, kind, rule, self.definition.arguments))
@@ -244,6 +251,9 @@ class _Dispatch:
             return torch.overrides.handle_torch_function(self.wrapper, tracing, *positional, **keyword)
         self._require_rules()
         classes.check_values(self.definition, values)
+        if not self.looked:
+            self.looked = True
+            warn_of_captured(self.definition, values)
         if torch_compat.transforms_active() or torch_compat.forward_mode_on():
             if self.every is None:
                 self.every = classes.function_class(self.definition, forward_mode=True)
@@ -306,13 +316,7 @@ class _Dispatch:
                 f"{definition.name}: it has no gradient rule yet; expected one; write `@{definition.name}.vjp` above "
                 f"`def {definition.name}_vjp(g, ...)`, or @{definition.name}.jvp."
             )
-        for rule in definition.rules.values():
-            if "residuals" in rule.asks and "fwd" not in definition.rules:
-                raise DefinitionError(
-                    f"{definition.name}: the rule {rule.function.__name__!r} asks for residuals, but nothing keeps "
-                    f"any; expected a forward that does; write `@{definition.name}.fwd` above a function that returns "
-                    "(out, residuals)."
-                )
+        definition.require_residuals()
 
 
 def _declared_outputs(definition: Definition) -> operator.Outputs:
@@ -328,6 +332,13 @@ def _declared_outputs(definition: Definition) -> operator.Outputs:
     if typing.get_origin(annotation) is tuple and parts and all(part is Tensor for part in parts):
         return len(parts)
     return "other"
+
+
+def _declares_function(definition: Definition) -> bool:
+    """Tell whether the annotation of the result is a tuple with a function in it."""
+    annotation = read_annotations(definition.function).get("return")
+    parts = typing.get_args(annotation) if typing.get_origin(annotation) is tuple else ()
+    return any(collections.abc.Callable in (part, typing.get_origin(part)) for part in parts)
 
 
 def _smooth(out: Any) -> bool:

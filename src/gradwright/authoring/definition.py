@@ -144,6 +144,20 @@ class Definition:
             )
         return result
 
+    def require_residuals(self) -> None:
+        """Refuse rules that ask for residuals which nothing keeps.
+
+        Raises:
+            DefinitionError: there is no ``.fwd``.
+        """
+        for rule in self.rules.values():
+            if "residuals" in rule.asks and "fwd" not in self.rules:
+                raise DefinitionError(
+                    f"{self.name}: the rule {rule.function.__name__!r} asks for residuals, but nothing keeps any; "
+                    f"expected a forward that does; write `@{self.name}.fwd` above a function that returns "
+                    "(out, residuals)."
+                )
+
     def arranged(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the values of all arguments as they are passed: by position, and by keyword."""
         positional = [value for a, value in zip(self.arguments, values) if not a.keyword_only]
@@ -154,6 +168,15 @@ class Definition:
         return (
             f"{self.name}: a gradient of {self.names[position]!r} is needed, but it is declared in nondiff; expected a "
             "constant; pass it detached, or take it out of nondiff and let the rule return its gradient."
+        )
+
+    @property
+    def closure_message(self) -> str:
+        """Say that a gradient is not returned beside the value."""
+        return (
+            f"{self.name}: it returns a tuple with a function in it, as custom gradients of TensorFlow do; expected "
+            "the output alone; attach the gradient as a rule, which asks by name for what it needs: "
+            f"`@{self.name}.vjp` above `def {self.name}_vjp(g, out): ...`."
         )
 
     @property

@@ -48,10 +48,7 @@ def collect(
     elif isinstance(result, tuple):
         places = next((p for p in (candidates, holding) if len(p) == len(result)), None)
         if places is None:
-            raise RuleError(
-                f"{name}: the rule {rule!r} returned {len(result)} gradients for {len(candidates)} arguments "
-                f"({listed}); expected one for each, None for zero; or return a dict by argument name."
-            )
+            raise RuleError(count_message(name, rule, len(result), [names[i] for i in candidates]))
         by_place = dict(zip(places, result))
     elif len(candidates) == 1 or len(holding) == 1:
         by_place[candidates[0] if len(candidates) == 1 else holding[0]] = result
@@ -70,6 +67,16 @@ def collect(
     for i, structure in enumerate(structures):
         trees.match(structure, by_place.get(i), f"{name}: the rule {rule!r} returned for {names[i]!r}", grads)
     return grads
+
+
+def count_message(name: str, rule: str, number: int, candidates: Sequence[str]) -> str:
+    """Say that a VJP rule has another number of gradients than there are arguments that can have one."""
+    gradients = "1 gradient" if number == 1 else f"{number} gradients"
+    arguments = "1 argument" if len(candidates) == 1 else f"{len(candidates)} arguments"
+    return (
+        f"{name}: the rule {rule!r} returns {gradients} for {arguments} ({', '.join(candidates)}); expected one for "
+        "each that can have a gradient by its annotation, None for zero; or return a dict by argument name."
+    )
 
 
 def fit(grad: Tensor, meta: Meta, where: str) -> Tensor | None:

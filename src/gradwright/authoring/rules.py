@@ -10,6 +10,7 @@ import collections.abc
 import dataclasses
 import enum
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,9 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from gradwright.authoring import trees
+from gradwright.authoring.returned import tuple_lengths
+from gradwright.authoring.returns import count_message
 from gradwright.errors import DefinitionError, did_you_mean
 
 ArgumentKind: TypeAlias = Literal["tensor", "optional", "static", "tree", "unknown"]
@@ -157,9 +161,10 @@ def checked_arguments(name: str, arguments: Sequence[Argument]) -> tuple[Argumen
                 f"{name}: an argument is called {argument.name!r}; names that start with gw_ are those of generated "
                 "code; expected another name; rename the argument."
             )
-        if argument.kind == "static" and isinstance(argument.default, Tensor):
+        if argument.kind == "static" and _holds_gradients(argument.default):
+            what = "is a tensor" if isinstance(argument.default, Tensor) else "holds tensors"
             raise DefinitionError(
-                f"{name}: the default of {argument.name!r} is a tensor, but its annotation says that it never has a "
+                f"{name}: the default of {argument.name!r} {what}, but its annotation says that it never has a "
                 "gradient; expected `Tensor`; correct the annotation."
             )
     if all(argument.kind == "static" for argument in arguments):
@@ -202,6 +207,8 @@ def kind_of(annotation: Any) -> ArgumentKind:
             return "unknown"
         kind = kinds.pop()
         return "optional" if kind == "tensor" and type(None) in inner else kind
+    if _is_numpy_array(origin):
+        return "static"
     if isinstance(origin, type) and issubclass(origin, _CONTAINERS):
         parts = [kind_of(part) for part in inner if part is not Ellipsis]
         return "static" if parts and all(part == "static" for part in parts) else "tree"
@@ -209,7 +216,7 @@ def kind_of(annotation: Any) -> ArgumentKind:
         return "unknown"
     if issubclass(annotation, Tensor):
         return "tensor"
-    if issubclass(annotation, _STATIC_TYPES):
+    if issubclass(annotation, _STATIC_TYPES) or _is_numpy_array(annotation):
         return "static"
     if issubclass(annotation, _CONTAINERS) or dataclasses.is_dataclass(annotation):
         return "tree"
@@ -222,6 +229,7 @@ def read_rule(name: str, kind: RuleKind, function: Any, arguments: Iterable[Argu
     Raises:
         DefinitionError: it takes too few arguments, asks for something unknown, or is no function.
     """
+    arguments = tuple(arguments)
     known = [argument.name for argument in arguments]
     leading = LEADING[kind]
     if not callable(function):
@@ -258,10 +266,42 @@ def read_rule(name: str, kind: RuleKind, function: Any, arguments: Iterable[Argu
             after = f"after {MEANING[leading[-1]]} " if leading else ""
             raise DefinitionError(
                 f"{name}: the rule {rule!r} asks for {parameter.name!r}; {after}it can ask for "
-                f"{', '.join(allowed)}; correct the name.{did_you_mean(parameter.name, allowed)}"
+                f"{', '.join(allowed)}; correct the name."
+                f"{_habit(kind, first, parameter.name) or did_you_mean(parameter.name, allowed)}"
             )
+    if kind == "vjp":
+        _refuse_other_number(name, rule, function, arguments)
     by_keyword = tuple(p.name for p in asked if p.kind is p.KEYWORD_ONLY)
     return Rule(function, kind, tuple(p.name for p in asked), by_keyword)
+
+
+def _refuse_other_number(name: str, rule: str, function: Any, arguments: Sequence[Argument]) -> None:
+    """Refuse a rule whose every return writes out a tuple that no call can use."""
+    candidates = [argument.name for argument in arguments if argument.kind != "static"]
+    certain = [a for a in arguments if a.kind == "tensor" and a.default is inspect.Parameter.empty]
+    lengths = tuple_lengths(function)
+    if lengths and all(not len(certain) <= number <= len(candidates) for number in lengths):
+        raise DefinitionError(count_message(name, rule, max(lengths), candidates))
+
+
+def _habit(kind: RuleKind, first: Sequence[str], unknown: str) -> str:
+    """Say what replaces the usual first arguments of other systems' rules."""
+    if kind in ("vjp", "jvp") and first[0] == "ctx":
+        return f" There is no ctx: {MEANING[LEADING[kind][0]]} comes first, and what is needed is asked for by name."
+    if kind == "vjp" and unknown == "g":
+        return " The cotangent comes first, and what .fwd kept is asked for as residuals."
+    return ""
+
+
+def _holds_gradients(default: Any) -> bool:
+    """Tell whether a default is a tensor, or holds some that can have a gradient."""
+    tensors = trees.tensors_in(default)
+    return isinstance(default, Tensor) or any(t.is_floating_point() or t.is_complex() for t in tensors)
+
+
+def _is_numpy_array(annotation: Any) -> bool:
+    numpy = sys.modules.get("numpy")  # an annotation cannot speak of it unless it was imported
+    return numpy is not None and isinstance(annotation, type) and issubclass(annotation, numpy.ndarray)
 
 
 def _reserved_meaning(name: str) -> str:

@@ -67,6 +67,13 @@ def flatten(value: Any, leaves: list[Tensor]) -> Structure:
     return Node(make, keys, children, how) if len(leaves) > before else Static(value)
 
 
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors in a value, in order."""
+    leaves: list[Tensor] = []
+    flatten(value, leaves)
+    return leaves
+
+
 def rebuild(structure: Structure, leaves: Iterator[Any], *, statics: bool = True) -> Any:
     """Undo :func:`flatten`; ``statics=False`` puts None where there was no tensor, as in a cotangent."""
     if isinstance(structure, Leaf):
@@ -150,19 +157,23 @@ def _children(value: Any) -> tuple[Callable[[list[Any]], Any], tuple[Any, ...], 
         return (lambda parts: kind(*parts)), fields, list(value), "field"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = tuple(field.name for field in dataclasses.fields(value))
-        return (lambda parts: _replaced(value, names, parts)), names, [getattr(value, n) for n in names], "field"
+        return (lambda parts: _made(kind, names, parts)), names, [getattr(value, n) for n in names], "field"
     leaves, structure = torch_compat.flatten(value)
     if len(leaves) == 1 and leaves[0] is value:
         return None
     return (lambda parts: torch_compat.unflatten(parts, structure)), tuple(range(len(leaves))), leaves, "opaque"
 
 
-def _replaced(value: Any, names: tuple[str, ...], parts: list[Any]) -> Any:
-    """Return a copy of a dataclass with other values; ``__init__`` is not run, since it may refuse or change them."""
-    copy = object.__new__(type(value))
+def _made(kind: type, names: tuple[str, ...], parts: list[Any]) -> Any:
+    """Return a dataclass of these fields; ``__init__`` is not run, since it may refuse or change them.
+
+    It is not made from the one that was taken apart: that would keep tensors alive out of sight of autograd, and an
+    output would keep itself.
+    """
+    made: Any = object.__new__(kind)
     for name, part in zip(names, parts):
-        object.__setattr__(copy, name, part)
-    return copy
+        object.__setattr__(made, name, part)
+    return made
 
 
 def _described(value: Any) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gradwright import torch_compat
+from gradwright.checking import trees
 from gradwright.checking.inputs import Built, build
 from gradwright.checking.limits import time_limit
 from gradwright.checking.plans import Plan
@@ -108,14 +108,14 @@ def _run(subject: Subject, plan: Plan, seed: int, attempt: Attempt) -> None:
 
 def _forward(subject: Subject, built: Built) -> list[Tensor]:
     sample = Sample(tuple(map(_pass_on, built.args)), {name: _pass_on(v) for name, v in built.kwargs.items()})
-    leaves, _ = torch_compat.flatten(subject.call(subject.bind(sample)))
+    leaves, _ = trees.flatten(subject.call(subject.bind(sample)))
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def _pass_on(value: Any) -> Any:
     """Pass computed tensors, not leaves: an in-place Function refuses a leaf that requires grad."""
-    leaves, structure = torch_compat.flatten(value)
-    return torch_compat.unflatten([x.clone() if isinstance(x, Tensor) else x for x in leaves], structure)
+    leaves, structure = trees.flatten(value)
+    return trees.unflatten([x.clone() if isinstance(x, Tensor) else x for x in leaves], structure)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gradwright import torch_compat
+from gradwright.checking import trees
 from gradwright.checking.subject import Subject
 from gradwright.checking.tensors import same_bits
 
@@ -161,7 +161,7 @@ class _Walk:
         if not self._first_time(value, inside):
             return
         self.found.append(Captured(f"the number of entries of {words}", len(value), inside))
-        leaves, _ = torch_compat.flatten(list(value) if isinstance(value, set) else value)
+        leaves, _ = trees.flatten(list(value) if isinstance(value, set) else value)
         for k, leaf in enumerate(leaves[:MAX_LEAVES]):
             if isinstance(leaf, (Tensor, int, float, complex)) or _is_array(leaf):
                 self.visit(leaf, f"entry {k} of {words}", inside, depth + 1)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gradwright import torch_compat
+from gradwright.checking import trees
 from gradwright.checking.allowances import NONE, Allowances
 from gradwright.checking.companions import pull_companion
 from gradwright.checking.domain import parse_domain, refuse_outside, refuse_unknown
@@ -273,8 +273,8 @@ class Case:
 
         arguments = []
         for argument in self.arguments:
-            leaves, structure = torch_compat.flatten(argument.value)
-            arguments.append(replace(argument, value=torch_compat.unflatten([convert(x) for x in leaves], structure)))
+            leaves, structure = trees.flatten(argument.value)
+            arguments.append(replace(argument, value=trees.unflatten([convert(x) for x in leaves], structure)))
         try:
             twin = self.on(arguments)
         except (ForwardError, SampleError):
@@ -381,12 +381,12 @@ class Case:
             value = argument.value
             if isinstance(value, Tensor):
                 value = placed[number, 0] if (number, 0) in placed else copy_of(value)
-            elif isinstance(value, (list, tuple, dict)):
-                leaves, structure = torch_compat.flatten(value)
+            elif not isinstance(value, (int, float, str, type(None))):
+                leaves, structure = trees.flatten(value)
                 leaves = [
                     placed[number, i] if (number, i) in placed else copy_of(leaf) if isinstance(leaf, Tensor) else leaf
                     for i, leaf in enumerate(leaves)
                 ]
-                value = torch_compat.unflatten(leaves, structure)
+                value = trees.unflatten(leaves, structure)
             rebuilt.append(Argument(argument.name, value, argument.origin))
         return rebuilt

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from gradwright import torch_compat
+from gradwright.checking import trees
 from gradwright.checking.case import Case
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import Subject
@@ -143,7 +143,7 @@ def _unpacked(sample: Sample) -> Sample | None:
     """Return the sample with the one tuple that it consists of unpacked; None when it is no such sample."""
     if len(sample.args) != 1 or sample.kwargs or not isinstance(sample.args[0], (tuple, list)):
         return None
-    leaves, _ = torch_compat.flatten(sample.args[0])
+    leaves, _ = trees.flatten(sample.args[0])
     if not any(isinstance(leaf, Tensor) for leaf in leaves):
         return None
     return replace(sample, args=tuple(sample.args[0]))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright import torch_compat
+from gradwright.checking import trees
 from gradwright.checking.subject import Argument, Subject
 from gradwright.errors import SampleError
 
@@ -65,18 +65,18 @@ def differentiable_inputs(subject: Subject, arguments: Sequence[Argument]) -> li
         SampleError: a tensor has no numbers, or no such memory as can be copied and varied.
     """
     for argument in arguments:
-        for leaf in torch_compat.flatten(argument.value)[0]:
+        for leaf in trees.flatten(argument.value)[0]:
             if isinstance(leaf, Tensor):
                 _refuse_odd(f"{subject.name}: {argument.name}", leaf)
     found: list[tuple[Input, bool]] = []
     for number, argument in enumerate(arguments):
         if argument.origin == "buffer":
             continue
-        leaves, _ = torch_compat.flatten(argument.value)
+        leaves, _ = trees.flatten(argument.value)
         alone = isinstance(argument.value, Tensor)
         if not alone and subject.kind == "Function":
             continue  # autograd does not track tensors inside containers that are passed to a Function
-        paths = [""] if alone else torch_compat.leaf_paths(argument.value)
+        paths = [""] if alone else trees.leaf_paths(argument.value)
         for i, (leaf, path) in enumerate(zip(leaves, paths)):
             if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
                 asked = leaf.requires_grad or argument.origin == "parameter"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright import torch_compat
+from gradwright.checking import trees
 from gradwright.checking.case import Case
 
 
@@ -35,7 +35,7 @@ def plain_call(case: Case) -> PlainCall:
         positional = [a.value for a in arguments if a.origin == "positional"]
         keyword = {a.name: a.value for a in arguments if a.origin == "keyword"}
         state = {a.name: a.value for a in arguments if a.origin in ("parameter", "buffer")}
-        return torch_compat.flatten((positional, keyword, state))
+        return trees.flatten((positional, keyword, state))
 
     template, structure = parts([item.tensor for item in case.inputs])
     places = [i for i, leaf in enumerate(template) if isinstance(leaf, Tensor)]
@@ -55,7 +55,7 @@ def plain_call(case: Case) -> PlainCall:
         values = list(constants)
         for place, tensor in zip(places, tensors):
             values[place] = tensor
-        positional, keyword, state = torch_compat.unflatten(values, structure)
+        positional, keyword, state = trees.unflatten(values, structure)
         if kind == "module":
             return picked(torch.func.functional_call(target, state, tuple(positional), keyword))
         return picked(function(*positional, **keyword))
@@ -63,7 +63,7 @@ def plain_call(case: Case) -> PlainCall:
     def picked(result: Any) -> tuple[Tensor, ...]:
         if isinstance(result, Tensor):
             return (result,)
-        outputs = [leaf for leaf in torch_compat.flatten(result)[0] if isinstance(leaf, Tensor)]
+        outputs = [leaf for leaf in trees.flatten(result)[0] if isinstance(leaf, Tensor)]
         return tuple(outputs[position] for position in positions)
 
     def arguments(inputs: Sequence[Tensor]) -> list[Tensor]:

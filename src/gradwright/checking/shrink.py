@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gradwright import torch_compat
-from gradwright.checking import repro
+from gradwright.checking import repro, trees
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import Contract
 from gradwright.checking.limits import time_limit
@@ -159,14 +158,14 @@ def _differentiating(case: Case, name: str) -> Case:
     chosen = {s.place for s in slots(case) if s.name == name}
     arguments = []
     for a, argument in enumerate(case.arguments):
-        leaves, structure = torch_compat.flatten(argument.value)
+        leaves, structure = trees.flatten(argument.value)
         leaves = [
             leaf.detach().requires_grad_((a, i) in chosen)
             if (isinstance(leaf, Tensor) and leaf.requires_grad) or (a, i) in chosen
             else leaf
             for i, leaf in enumerate(leaves)
         ]
-        arguments.append(replace(argument, value=torch_compat.unflatten(leaves, structure)))
+        arguments.append(replace(argument, value=trees.unflatten(leaves, structure)))
     return case.on(arguments)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright import torch_compat
+from gradwright.checking import trees
 
 MAX_OFFSET = 16
 """Copies of tensors that start later than this in their memory start here."""
@@ -32,7 +32,7 @@ def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors within nested containers, in order."""
     if isinstance(value, Tensor):
         return [value]
-    leaves, _ = torch_compat.flatten(value)
+    leaves, _ = trees.flatten(value)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from gradwright import torch_compat
+from gradwright.checking import trees
 from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
 from gradwright.checking.report import Outcome
@@ -46,8 +46,8 @@ def slots(case: Case) -> list[Slot]:
     numbers = {(item.argument, item.leaf): k for k, item in enumerate(case.inputs)}
     found = []
     for a, argument in enumerate(case.arguments):
-        leaves, _ = torch_compat.flatten(argument.value)
-        paths = [""] if isinstance(argument.value, Tensor) else torch_compat.leaf_paths(argument.value)
+        leaves, _ = trees.flatten(argument.value)
+        paths = [""] if isinstance(argument.value, Tensor) else trees.leaf_paths(argument.value)
         state = argument.origin in ("parameter", "buffer")
         for i, (leaf, path) in enumerate(zip(leaves, paths)):
             if isinstance(leaf, Tensor):
@@ -63,12 +63,12 @@ def vary(case: Case, changed: Mapping[Place, Tensor]) -> Case:
     """
     arguments = []
     for a, argument in enumerate(case.arguments):
-        leaves, structure = torch_compat.flatten(argument.value)
+        leaves, structure = trees.flatten(argument.value)
         leaves = [
             changed[a, i].detach().requires_grad_(leaf.requires_grad) if (a, i) in changed else leaf
             for i, leaf in enumerate(leaves)
         ]
-        arguments.append(replace(argument, value=torch_compat.unflatten(leaves, structure)))
+        arguments.append(replace(argument, value=trees.unflatten(leaves, structure)))
     with quietly():
         variant = case.on(arguments)
     if case.randomness != "none":

@@ -28,8 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright import torch_compat
-from gradwright.checking import repro
+from gradwright.checking import repro, trees
 from gradwright.checking.audit import functions_in_graph, random_cotangent
 from gradwright.checking.captured import Captured, captured_by
 from gradwright.checking.case import Case
@@ -78,8 +77,8 @@ def _lost_in_containers(case: Case) -> Iterator[Finding]:
     for number, argument in enumerate(case.arguments):
         if isinstance(argument.value, Tensor):
             continue
-        leaves, _ = torch_compat.flatten(argument.value)
-        paths = torch_compat.leaf_paths(argument.value)
+        leaves, _ = trees.flatten(argument.value)
+        paths = trees.leaf_paths(argument.value)
         for i, (leaf, path) in enumerate(zip(leaves, paths)):
             if isinstance(leaf, Tensor) and leaf.requires_grad and _depends_on_leaf(case, number, i):
                 message = (
@@ -92,11 +91,11 @@ def _lost_in_containers(case: Case) -> Iterator[Finding]:
 
 def _depends_on_leaf(case: Case, number: int, i: int) -> bool:
     argument = case.arguments[number]
-    leaves, structure = torch_compat.flatten(argument.value)
+    leaves, structure = trees.flatten(argument.value)
     moved = list(leaves)
     moved[i] = _moved(copy_of(leaves[i]))
     arguments = list(case.arguments)
-    arguments[number] = replace(argument, value=torch_compat.unflatten(moved, structure))
+    arguments[number] = replace(argument, value=trees.unflatten(moved, structure))
     try:
         other = case.on(arguments)
         other.randomness = case.randomness
@@ -121,20 +120,16 @@ def _returned_in_containers(case: Case) -> Iterator[Finding]:
             f"output {position} is returned inside a {container} ({place}), where autograd does not track it: it moves "
             f"with `{name}`, but carries no graph, and its gradient is lost without an error."
         )
-        body = [f'print("requires grad:", [t.requires_grad for t in {_leaves_expression(run.returned)}])']
+        body = [f'print("requires grad:", {place}.requires_grad)']
         yield Finding("fail", message, RETURN_FLAT, Where(name, position), repro=repro.script(case, body))
-
-
-def _leaves_expression(returned: Any) -> str:
-    return "out.values()" if isinstance(returned, dict) else "out"
 
 
 def _inside(returned: Any, place: str) -> Iterator[tuple[str, str, Tensor]]:
     """Give place, kind of container and tensor for everything that ``apply`` does not look into."""
     tops = list(enumerate(returned)) if isinstance(returned, tuple) else [(None, returned)]
     for number, top in tops:
-        if isinstance(top, (list, dict, tuple)):
-            leaves, paths = torch_compat.flatten(top)[0], torch_compat.leaf_paths(top)
+        if not isinstance(top, Tensor):
+            leaves, paths = trees.flatten(top)[0], trees.leaf_paths(top)
             prefix = "out" if number is None else f"out[{number}]"
             for leaf, path in zip(leaves, paths):
                 if isinstance(leaf, Tensor):

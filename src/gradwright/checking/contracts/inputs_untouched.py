@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from gradwright import torch_compat
-from gradwright.checking import repro
+from gradwright.checking import repro, trees
 from gradwright.checking.audit import audit, random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
@@ -54,7 +54,7 @@ def _changed(case: Case, run: Pass, stage: str) -> Finding | None:
     differentiated = {item.argument for item in case.inputs}
     for number, (argument, original) in enumerate(zip(run.arguments, case.arguments)):
         tracked = case.subject.function is None and (number not in differentiated or not is_hand_written(case))
-        for now, old in zip(torch_compat.flatten(argument.value)[0], torch_compat.flatten(original.value)[0]):
+        for now, old in zip(trees.flatten(argument.value)[0], trees.flatten(original.value)[0]):
             if not isinstance(now, Tensor) or same_bits(now, old) or argument.origin == "buffer":
                 continue
             if any(now is out for out in run.outputs):

@@ -31,7 +31,7 @@ from typing import Any
 from torch import Tensor
 
 from gradwright import torch_compat
-from gradwright.checking import repro
+from gradwright.checking import repro, trees
 from gradwright.checking.audit import audit, functions_in_graph, graph_nodes, random_cotangent
 from gradwright.checking.captured import captured_by
 from gradwright.checking.case import Case
@@ -175,7 +175,7 @@ def _holder(case: Case, alive: list[Watched]) -> str:
         for attribute, value in () if isinstance(node, Tensor) else list(vars(node).items()):
             cells = [_content(cell) for cell in getattr(value, "__closure__", None) or ()]
             attributes = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, Tensor) else ()
-            parts = (value, *torch_compat.flatten(value)[0], *cells, *attributes)
+            parts = (value, *trees.flatten(value)[0], *cells, *attributes)
             if any(id(part) in known for part in parts):
                 return f" (held by ctx.{attribute})"
     addresses = {w.address for w in alive if w.alive and w.address}
@@ -260,7 +260,7 @@ def _saved_intermediates(case: Case, run: Pass) -> list[Watched]:
 
 
 def _arguments(run: Pass) -> list[Tensor]:
-    leaves = [leaf for a in run.arguments for leaf in torch_compat.flatten(a.value)[0]]
+    leaves = [leaf for a in run.arguments for leaf in trees.flatten(a.value)[0]]
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 

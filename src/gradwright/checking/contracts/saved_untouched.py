@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from gradwright import torch_compat
-from gradwright.checking import repro
+from gradwright.checking import repro, trees
 from gradwright.checking.audit import audit, graph_nodes, random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.compare import attempt, first_change, gradient_mismatch, snapshot
@@ -137,7 +137,7 @@ def _editable(case: Case) -> Iterator[_Target]:
 
         def argument(run: Pass, place: tuple[int, int] = slot.place) -> Tensor:
             value = run.arguments[place[0]].value
-            return value if isinstance(value, Tensor) else torch_compat.flatten(value)[0][place[1]]
+            return value if isinstance(value, Tensor) else trees.flatten(value)[0][place[1]]
 
         yield _Target(f"the input `{slot.name}`", Where(slot.name), repro.variable(slot.name), argument)
     for o, output in enumerate(case.outputs):
