@@ -45,7 +45,7 @@ def test_every_edge_in_every_spelling(bounds: tuple[float, float], edges: masks.
 
 @pytest.mark.slow
 @pytest.mark.compile
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("edges", masks.EDGES)
 def test_compiled(edges: masks.Edges) -> None:
     torch.compiler.reset()

@@ -22,7 +22,7 @@ from gradwright.authoring.rules import read_arguments
 F = TypeVar("F", bound=Callable[..., Any])
 
 SecondOrder: TypeAlias = Literal["surrogate", "raises"]
-"""What a second derivative is: that of the surrogate, or refused."""
+"""What a second derivative is: that of the surrogate, or refused (at least while parameters are learned)."""
 
 
 @dataclass(frozen=True)

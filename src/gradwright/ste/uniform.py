@@ -7,6 +7,9 @@ For a step ``s`` (``scale``), a zero point ``z`` and codes from ``n`` (``low``) 
 The gradient is that of the same formula with the rounding error held constant, ``round(v) = v + r`` with ``r`` fixed.
 So inside the range ``out = x + r * s``, and outside ``out = (bound - z) * s``; which elements are inside is what the
 mask says (:mod:`~gradwright.ste.masks`). Only arguments are kept for the backward.
+
+That is a gradient of no single function when the step is learned (``r`` does move with ``x``), so that second
+derivatives are refused then. With a constant step they are those of the surrogate.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example, around, catalogued, grid, joined
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.errors import ArgumentError, OptionError
+from gradwright.errors import OptionError
 from gradwright.ste.masks import Edges, Keep, Mask, check_mask, everywhere, passing, working_dtype
+from gradwright.ste.parameters import arranged, by_element, is_learned, summed_product, weighed
 
 
 def codes(bits: int, *, signed: bool = True, narrow: bool = False) -> tuple[int, int]:
@@ -46,15 +50,8 @@ def codes(bits: int, *, signed: bool = True, narrow: bool = False) -> tuple[int,
 # -------------------------------------------------------------------- the function everything here is made of
 
 
-def _rounded(x: Tensor, scale: Tensor | float, reciprocal: bool) -> tuple[Tensor, Tensor]:
-    """Return ``x / scale`` and the same rounded."""
-    x = x.to(working_dtype(x.dtype))
-    v = x * (1 / scale) if reciprocal else x / scale
-    return v, torch.round(v)
-
-
-@custom_gradient
-def quantized(
+@custom_gradient(nondiff=("scale", "zero_point"))
+def fixed(
     x: Tensor,
     scale: Tensor | float,
     zero_point: Tensor | float | None,
@@ -62,19 +59,15 @@ def quantized(
     high: float,
     mask: Mask,
     edges: Edges,
-    gradient_scale: float,
     trust: float,
     reciprocal: bool,
 ) -> Tensor:
-    """Quantise with parameters that are broadcast against ``x``; see :func:`fake_quantize`."""
-    _, code = _rounded(x, scale, reciprocal)
-    if zero_point is None:
-        return code.clamp_(low, high).mul_(scale).to(x.dtype)
-    return (code + zero_point).clamp_(low, high).sub_(zero_point).mul_(scale).to(x.dtype)
+    """Quantise with constant parameters that are broadcast against ``x``; see :func:`fake_quantize`."""
+    return _quantized(x, scale, zero_point, low, high, reciprocal)
 
 
-@quantized.vjp
-def quantized_vjp(
+@fixed.vjp
+def fixed_vjp(
     g: Tensor,
     x: Tensor,
     scale: Any,
@@ -83,42 +76,97 @@ def quantized_vjp(
     high: float,
     mask: Mask,
     edges: Edges,
-    gradient_scale: float,
     trust: float,
     reciprocal: bool,
+) -> dict[str, Tensor]:
+    if mask == "none":
+        return {"x": g}
+    with torch.no_grad():  # where the gradient passes is a constant
+        inside, *_ = _inside(x, scale, zero_point, low, high, mask, edges, trust, reciprocal)
+    return {"x": inside(g.to(working_dtype(x.dtype)))}
+
+
+@custom_gradient(double_backward="once")  # the gradients of x and scale are not those of one function
+def learned(
+    x: Tensor,
+    scale: Tensor | float,
+    zero_point: Tensor | float | None,
+    low: float,
+    high: float,
+    mask: Mask,
+    edges: Edges,
+    trust: float,
+    reciprocal: bool,
+    gradient_scale: float,
+) -> Tensor:
+    """Quantise with parameters that may be learned; as :func:`fixed` else."""
+    return _quantized(x, scale, zero_point, low, high, reciprocal)
+
+
+@learned.vjp
+def learned_vjp(
+    g: Tensor,
+    x: Tensor,
+    scale: Any,
+    zero_point: Any,
+    low: float,
+    high: float,
+    mask: Mask,
+    edges: Edges,
+    trust: float,
+    reciprocal: bool,
+    gradient_scale: float,
     needs: Mapping[str, bool],
 ) -> dict[str, Tensor]:
     g = g.to(working_dtype(x.dtype))
-    if mask == "none" and not needs["scale"]:
-        return {"x": g}
-    zero = 0.0 if zero_point is None else zero_point
-    with torch.no_grad():  # the rounding error is a constant
-        v, code = _rounded(x, scale, reciprocal)
-        shifted = code if zero_point is None else code + zero
-        clipped = shifted.clamp(low, high)
-        tested, least, most = v, low - zero, high - zero  # not v + zero, which is rounded again
-        if mask == "trust":
-            tested, least, most = (clipped - zero) * scale - x, -trust, trust
-        elif mask == "post-round":
-            tested, least, most = shifted, low, high
-
-    inside: Keep = everywhere if mask == "none" else passing(tested, least, most, edges, overwrite=tested is not v)
+    inside, v, bound = _inside(x, scale, zero_point, low, high, mask, edges, trust, reciprocal)
     grads = {"x": inside(g)}
-    if needs["scale"]:
-        bound = clipped if zero_point is None else clipped - zero_point
-        # Inside it is the rounding error, a constant; outside the bound, which moves with the zero point.
-        slope = bound - inside(v) if zero_point is None else inside(bound.detach() - v) + bound - inside(bound)
-        grads["scale"] = _product(g, slope, scale) * gradient_scale
+    if needs["scale"]:  # the slope is the rounding error inside, and the bound outside
+        grads["scale"] = summed_product(g, bound - inside(v), scale) * gradient_scale
     if needs["zero_point"]:
-        grads["zero_point"] = _product(grads["x"] - g, scale, zero_point) * gradient_scale
+        grads["zero_point"] = summed_product(grads["x"] - g, scale, zero_point) * gradient_scale
     return grads
 
 
-def _product(a: Tensor, b: Tensor, parameter: Tensor) -> Tensor:
-    """Return the product that is summed over the elements which share the parameter."""
-    if parameter.numel() == 1 and a.shape == b.shape and not torch.compiler.is_compiling():
-        return torch.dot(a.reshape(-1), b.reshape(-1)).reshape(parameter.shape)  # in one pass over the memory
-    return a * b
+def _rounded(x: Tensor, scale: Tensor | float, reciprocal: bool) -> tuple[Tensor, Tensor]:
+    """Return ``x / scale`` and the same rounded."""
+    x = x.to(working_dtype(x.dtype))
+    v = x * (1 / scale) if reciprocal else x / scale
+    return v, torch.round(v)
+
+
+def _quantized(x: Tensor, scale: Any, zero_point: Any, low: float, high: float, reciprocal: bool) -> Tensor:
+    _, code = _rounded(x, scale, reciprocal)
+    if zero_point is None:
+        out = code.clamp_(low, high).mul_(scale)
+    else:
+        out = (code + zero_point).clamp_(low, high).sub_(zero_point).mul_(scale)
+    return out.to(x.dtype)
+
+
+def _inside(
+    x: Tensor,
+    scale: Any,
+    zero_point: Any,
+    low: float,
+    high: float,
+    mask: Mask,
+    edges: Edges,
+    trust: float,
+    reciprocal: bool,
+) -> tuple[Keep, Tensor, Tensor]:
+    """Return what keeps values where the mask passes, ``x / scale``, and the clipped codes from the zero point."""
+    v, code = _rounded(x, scale, reciprocal)
+    shifted, zero = (code, 0.0) if zero_point is None else (code + zero_point, zero_point)
+    clipped = shifted.clamp(low, high)
+    bound = clipped if zero_point is None else clipped - zero
+    if mask == "none":
+        return everywhere, v, bound
+    if mask == "post-round":
+        return passing(shifted, low, high, edges, overwrite=True), v, bound
+    if mask == "trust":
+        return passing(bound * scale - x, -trust, trust, edges, overwrite=True), v, bound
+    return passing(v, low - zero, high - zero, edges), v, bound  # not v + zero, which would be rounded again
 
 
 # -------------------------------------------------------------------- what users call
@@ -155,21 +203,9 @@ def _surrogate(
         "trust": ((clipped - z) * scale.detach() - x.detach(), -(trust or 0.0), trust or 0.0),
     }[mask]
     inside = (tested >= least) & (tested <= most) if edges == "inclusive" else (tested > least) & (tested < most)
-    step = _weighed(scale, gradient_scale)
-    within, beyond = x + (clipped - z - v) * step, (clipped - _weighed(zero, gradient_scale)) * step
+    step = weighed(scale, gradient_scale)
+    within, beyond = x + (clipped - z - v) * step, (clipped - weighed(zero, gradient_scale)) * step
     return torch.where(inside, within, beyond).reshape(shape)
-
-
-def _weighed(parameter: Tensor, factor: float) -> Tensor:
-    return parameter * factor + (parameter * (1 - factor)).detach()
-
-
-def _by_element(x: Tensor, parameter: Any, axis: int | None, group_size: int | None) -> Tensor:
-    """Return a parameter once for each element of ``x``."""
-    grouped, (spread,) = arranged("fake_quantize", x, (parameter,), axis, group_size)
-    return (
-        torch.as_tensor(0.0 if spread is None else spread, dtype=torch.float64).expand(grouped.shape).reshape(x.shape)
-    )
 
 
 def _values(
@@ -183,7 +219,7 @@ def _values(
     group_size: Any = None,
     **_: Any,
 ) -> Tensor:
-    step, zero = (_by_element(x, parameter, axis, group_size) for parameter in (scale, zero_point))
+    step, zero = (by_element(x, parameter, axis, group_size) for parameter in (scale, zero_point))
     return ((torch.round(x.double() / step) + zero).clamp(low, high) - zero) * step
 
 
@@ -198,7 +234,7 @@ def _codes(
     group_size: Any = None,
     **_: Any,
 ) -> Tensor:
-    step, zero = (_by_element(x, parameter, axis, group_size)[..., None] for parameter in (scale, zero_point))
+    step, zero = (by_element(x, parameter, axis, group_size)[..., None] for parameter in (scale, zero_point))
     return (torch.arange(low, high + 1, dtype=torch.float64) - zero) * step
 
 
@@ -232,6 +268,7 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
     examples=_examples,
     values=_values,
     codes=_codes,
+    second_order="raises",
     paper="Jacob et al. 2017, arXiv 1712.05877; Krishnamoorthi 2018, arXiv 1806.08342",
 )
 def fake_quantize(
@@ -291,46 +328,7 @@ def fake_quantize(
         )
     grouped, (step, zero) = arranged("fake_quantize", x, (scale, zero_point), axis, group_size)
     assert step is not None
-    out = quantized(grouped, step, zero, low, high, mask, edges, gradient_scale, trust or 0.0, reciprocal)
-    return out.reshape(x.shape)
-
-
-def arranged(
-    function: str, x: Tensor, parameters: Sequence[Tensor | float | None], axis: int | None, group_size: int | None
-) -> tuple[Tensor, list[Tensor | float | None]]:
-    """Return ``x`` and parameters in shapes that broadcast: by tensor, by slice along an axis, or by group.
-
-    Raises:
-        ArgumentError: the shape of a parameter does not fit.
-        OptionError: ``group_size`` without ``axis``, or one that does not divide the dimension.
-    """
-    if axis is None:
-        if group_size is not None:
-            raise OptionError(f"{function}: group_size={group_size} without axis; expected both; write axis=-1.")
-        return x, list(parameters)
-    if not -x.dim() <= axis < x.dim():
-        raise OptionError(f"{function}: axis={axis} for a tensor of {x.dim()} dimensions; expected one of them.")
-    axis %= x.dim()
-    wanted: tuple[int, ...] = (x.shape[axis],)
-    if group_size is not None:
-        if group_size < 1 or x.shape[axis] % group_size:
-            raise OptionError(
-                f"{function}: group_size={group_size} for {x.shape[axis]} elements along axis {axis}; expected a "
-                "divisor of them."
-            )
-        wanted = (*x.shape[:axis], x.shape[axis] // group_size, *x.shape[axis + 1 :])
-        x = x.reshape(*wanted[: axis + 1], group_size, *wanted[axis + 1 :])
-    found: list[Tensor | float | None] = []
-    for parameter in parameters:
-        if isinstance(parameter, Tensor) and parameter.numel() != 1:
-            if tuple(parameter.shape) != wanted:
-                raise ArgumentError(
-                    f"{function}: a parameter has the shape {tuple(parameter.shape)}; expected one number or "
-                    f"{wanted} for x {tuple(x.shape)} with axis={axis} and group_size={group_size}."
-                )
-            if group_size is None:
-                parameter = parameter.reshape([-1 if d == axis else 1 for d in range(x.dim())])
-            else:
-                parameter = parameter.unsqueeze(axis + 1)
-        found.append(parameter)
-    return x, found
+    arguments = (grouped, step, zero, low, high, mask, edges, trust or 0.0, reciprocal)
+    if is_learned(scale) or is_learned(zero_point):
+        return learned(*arguments, gradient_scale).reshape(x.shape)
+    return fixed(*arguments).reshape(x.shape)

@@ -1,0 +1,80 @@
+"""Parameters of quantisers: one for a tensor, for each slice along an axis, or for each group; and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwright import torch_compat
+from gradwright.errors import ArgumentError, OptionError
+
+
+def summed_product(a: Tensor, b: Tensor, parameter: Tensor) -> Tensor:
+    """Return the product that is summed over the elements which share the parameter."""
+    if parameter.numel() == 1 and a.shape == b.shape and not torch.compiler.is_compiling():
+        return torch.dot(a.reshape(-1), b.reshape(-1)).reshape(parameter.shape)  # in one pass over the memory
+    return a * b
+
+
+def is_learned(parameter: Any) -> bool:
+    """Tell whether a gradient of a parameter may be asked for; while a transform runs that is not known."""
+    if not isinstance(parameter, Tensor):
+        return False
+    return parameter.requires_grad or torch_compat.transforms_active() or torch_compat.forward_mode_on()
+
+
+def arranged(
+    function: str, x: Tensor, parameters: Sequence[Tensor | float | None], axis: int | None, group_size: int | None
+) -> tuple[Tensor, list[Tensor | float | None]]:
+    """Return ``x`` and parameters in shapes that broadcast: by tensor, by slice along an axis, or by group.
+
+    Raises:
+        ArgumentError: the shape of a parameter does not fit.
+        OptionError: ``group_size`` without ``axis``, or one that does not divide the dimension.
+    """
+    if axis is None:
+        if group_size is not None:
+            raise OptionError(f"{function}: group_size={group_size} without axis; expected both; write axis=-1.")
+        return x, list(parameters)
+    if not -x.dim() <= axis < x.dim():
+        raise OptionError(f"{function}: axis={axis} for a tensor of {x.dim()} dimensions; expected one of them.")
+    axis %= x.dim()
+    wanted: tuple[int, ...] = (x.shape[axis],)
+    if group_size is not None:
+        if group_size < 1 or x.shape[axis] % group_size:
+            raise OptionError(
+                f"{function}: group_size={group_size} for {x.shape[axis]} elements along axis {axis}; expected a "
+                "divisor of them."
+            )
+        wanted = (*x.shape[:axis], x.shape[axis] // group_size, *x.shape[axis + 1 :])
+        x = x.reshape(*wanted[: axis + 1], group_size, *wanted[axis + 1 :])
+    found: list[Tensor | float | None] = []
+    for parameter in parameters:
+        if isinstance(parameter, Tensor) and parameter.numel() != 1:
+            if tuple(parameter.shape) != wanted:
+                raise ArgumentError(
+                    f"{function}: a parameter has the shape {tuple(parameter.shape)}; expected one number or "
+                    f"{wanted} for x {tuple(x.shape)} with axis={axis} and group_size={group_size}."
+                )
+            if group_size is None:
+                parameter = parameter.reshape([-1 if d == axis else 1 for d in range(x.dim())])
+            else:
+                parameter = parameter.unsqueeze(axis + 1)
+        found.append(parameter)
+    return x, found
+
+
+def by_element(x: Tensor, parameter: Any, axis: int | None, group_size: int | None) -> Tensor:
+    """Return a parameter once for each element of ``x``, in float64; zeros for None."""
+    grouped, (spread,) = arranged("by_element", x, (parameter,), axis, group_size)
+    return (
+        torch.as_tensor(0.0 if spread is None else spread, dtype=torch.float64).expand(grouped.shape).reshape(x.shape)
+    )
+
+
+def weighed(parameter: Tensor, factor: float) -> Tensor:
+    """Return a parameter as it is, whose gradient is multiplied by a factor (for surrogates)."""
+    return parameter * factor + (parameter * (1 - factor)).detach()
