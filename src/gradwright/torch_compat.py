@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -229,6 +230,36 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 def edits(tensor: Any) -> int:
     """Return how many in-place changes of a tensor autograd has noticed."""
     return int(tensor._version)
+
+
+def all_edits(tensors: Sequence[Any]) -> list[int]:
+    """Return :func:`edits` of each tensor; of those made in inference mode, which are not counted, 0."""
+    try:
+        return list(map(_version_of, tensors))
+    except RuntimeError:
+        return [0 if tensor.is_inference() else edits(tensor) for tensor in tensors]
+
+
+_version_of: Callable[[Any], int] = operator.attrgetter("_version")
+
+
+# What ``save_for_backward``, ``mark_dirty`` and ``mark_non_differentiable`` leave on a ctx; the names of that have no
+# documentation (checked up to torch 2.13).
+
+
+def saved_so_far(ctx: Any) -> tuple[Any, ...]:
+    """Return what the forward that runs has saved on a ctx of PyTorch."""
+    return ctx.to_save or ()
+
+
+def marked_dirty(ctx: Any) -> tuple[Any, ...]:
+    """Return what the forward that runs has marked as changed in place."""
+    return ctx.dirty_tensors or ()
+
+
+def marked_still(ctx: Any) -> tuple[Any, ...]:
+    """Return what the forward that runs has marked as without derivative."""
+    return ctx.non_differentiable or ()
 
 
 def is_view(tensor: Any) -> bool:

@@ -14,9 +14,10 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.authoring import traced, trees
-from gradwright.authoring.adopted import Call, Old
+from gradwright.authoring.adopted import Call, Old, Result
 from gradwright.authoring.adopted_classes import function_class
 from gradwright.authoring.definition import Definition, Options
+from gradwright.authoring.direct import direct_class
 from gradwright.authoring.recording import Context
 from gradwright.errors import DefinitionError
 
@@ -77,25 +78,43 @@ class Adopted:
         self.__doc__ = function.__doc__
         self.function = function
         """The class."""
-        self.old, self.signature, defaults = _read(function)
+        self.old, self.signature, self._defaults = _read(function)
         self.old.teach = teach
         self.__signature__ = self.signature
-        self._defaults = defaults
-        self._plain = function_class(function.__name__, function.__module__, forward_mode=False)
-        self._every = function_class(function.__name__, function.__module__, forward_mode=True)
+        self._complete = len(self.signature.parameters) if self._defaults else 0
+        self._direct = torch_compat.direct_apply(direct_class(self.old, function.__module__))
+        self._every = function_class(function.__name__, function.__module__).apply
         self._warned = False
         self.__custom_gradient__ = Definition(function.__name__, self, (), Options())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the Function."""
-        if kwargs or self._defaults:
+        if kwargs or len(args) < self._complete:
             args = self._positional(args, kwargs)
         if torch.compiler.is_compiling():
             return self._compiling(args)
         return self._run(args)
 
     def _run(self, args: Sequence[Any]) -> Any:
-        everywhere = torch_compat.transforms_active() or torch_compat.forward_mode_on()
+        if torch_compat.transforms_active() or torch_compat.forward_mode_on():
+            return self._taken_apart(args, True)
+        if self.old.edits:
+            return self._taken_apart(args, False)
+        given, need = [], False
+        for value in args:
+            if isinstance(value, Tensor):
+                need = need or value.requires_grad
+                value = torch_compat.unwrap_dead(value)
+            elif type(value) not in trees.PLAIN and trees.count(trees.flatten(value, [])):
+                return self._taken_apart(args, False)
+            given.append(value)
+        if not need or not torch.is_grad_enabled():
+            return self._forward(args, [isinstance(value, Tensor) and value.requires_grad for value in args])
+        outputs = self._direct(*given)
+        return self._put_together(outputs) if type(outputs) is tuple and type(outputs[-1]) is Result else outputs
+
+    def _taken_apart(self, args: Sequence[Any], everywhere: bool) -> Any:
+        """Run the Function with the tensors in its arguments one by one."""
         leaves: list[Tensor] = []
         structures: list[trees.Structure] = []
         needs: list[bool] = []
@@ -114,14 +133,14 @@ class Adopted:
             return self._forward(args, needs)
         call = Call(self.old, tuple(structures), tuple(needs), everywhere)
         if everywhere:
-            outputs = self._every.apply(call, *leaves)
-        else:
-            outputs = torch_compat.direct_apply(self._plain)(call, *map(torch_compat.unwrap_dead, leaves))
+            return self._put_together(self._every(call, *leaves), leaves)
+        return self._put_together(self._direct(call, *map(torch_compat.unwrap_dead, leaves)), leaves)
+
+    def _put_together(self, outputs: Sequence[Any], leaves: Sequence[Tensor] = ()) -> Any:
         result = outputs[-1]
         outs = list(outputs[: result.number])
-        if everywhere:
-            for place in result.still:
-                outs[place] = outs[place].detach()
+        for place in result.still:
+            outs[place] = outs[place].detach()
         for source, place in result.dirty:
             outs[place] = leaves[source].copy_(outs[place])
         return trees.rebuild(result.structure, iter(outs))

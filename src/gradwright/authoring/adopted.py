@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
-from gradwright.authoring.derive import NotLinearError, differentiable, transpose, zeros
+from gradwright.authoring.derive import Meta, NotLinearError, differentiable, transpose, zeros
 from gradwright.authoring.recompute import MOVING, STILL, same_values, watching
 from gradwright.authoring.recording import Context, Kept
 from gradwright.authoring.returns import fit
@@ -67,6 +67,14 @@ class Call:
     """For each argument, whether a gradient may be asked for."""
     everywhere: bool
     """True when there may be tangents or a transform."""
+
+    def owners(self) -> list[int]:
+        """Return for each tensor the position of the argument that holds it."""
+        return [i for i, structure in enumerate(self.structures) for _ in range(trees.count(structure))]
+
+    def needs_arguments(self, result: Result) -> bool:
+        """Tell whether forward may have to be run again, or the seal be joined to the inputs."""
+        return self.old.once or result.kept.held or any(kind == "own" for kind, _ in result.kept.sources)
 
 
 @dataclass
@@ -229,18 +237,29 @@ def _pull(state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed:
         except (RuntimeError, NotImplementedError) as error:
             raise RuleError(no_transform(old, "backward", error)) from error
     grads = list(returned) if isinstance(returned, tuple) else [returned]
-    _check_number(old, grads, call.structures)
-    return list(_fitted(state, grads, needed))
+    check_number(old, grads, call.structures)
+    return list(fitted(old, call.structures, state.metas, grads, needed))
 
 
-def _fitted(state: State, grads: Sequence[Any], needed: Sequence[bool]) -> Iterator[Tensor | None]:
-    old, leaf = state.call.old, 0
-    for position, structure in enumerate(state.call.structures):
+def fitted(
+    old: Old,
+    structures: Sequence[trees.Structure],
+    metas: Sequence[Meta],
+    grads: Sequence[Any],
+    needed: Sequence[bool],
+) -> Iterator[Tensor | None]:
+    """Yield the gradient of each tensor among the arguments, in its shape and dtype; None where none is needed.
+
+    Raises:
+        RuleError: a gradient cannot be that of its argument.
+    """
+    leaf = 0
+    for position, structure in enumerate(structures):
         where = f"{old.name}: backward returned for {old.argument(position)!r}"
         found: list[Tensor | None] = []
         trees.match(structure, grads[position], where, found)
         for grad in found:
-            meta = state.metas[leaf]
+            meta = metas[leaf]
             if grad is not None and needed[leaf] and grad.device != meta[2] and grad.ndim:
                 raise RuleError(
                     f"{where} a gradient on {grad.device}; expected one on {meta[2]}, where the argument is."
@@ -255,7 +274,8 @@ def _fitted(state: State, grads: Sequence[Any], needed: Sequence[bool]) -> Itera
             leaf += 1
 
 
-def _check_number(old: Old, grads: Sequence[Any], structures: Sequence[trees.Structure]) -> None:
+def check_number(old: Old, grads: Sequence[Any], structures: Sequence[trees.Structure]) -> None:
+    """Raise unless there is one gradient for each argument, and none for what is no tensor."""
     expected = len(structures)
     if len(grads) < expected or any(grad is not None for grad in grads[expected:]):
         names = [old.argument(i) for i in range(expected)]

@@ -24,17 +24,16 @@ from gradwright.authoring.seal import may_be_differentiated
 from gradwright.errors import RuleError
 
 
-def function_class(name: str, module: str, *, forward_mode: bool) -> type[Function]:
-    """Make the class for calls of one adopted Function; with ``forward_mode`` for all calls, without for plain ones."""
+def function_class(name: str, module: str) -> type[Function]:
+    """Make the class for calls of one adopted Function while a transform or a level of forward mode is open."""
     body: dict[str, Any] = {
         "forward": staticmethod(_forward),
         "setup_context": staticmethod(_setup_context),
         "backward": staticmethod(_backward),
+        "jvp": staticmethod(_jvp),
         "generate_vmap_rule": True,
         "__module__": module,
     }
-    if forward_mode:
-        body["jvp"] = staticmethod(_jvp)
     return type(name, (Function,), body)
 
 
@@ -42,17 +41,28 @@ def function_class(name: str, module: str, *, forward_mode: bool) -> type[Functi
 
 
 def _forward(call: Call, *leaves: Tensor) -> Any:
-    old = call.old
-    work = [leaf.clone() for leaf in leaves] if old.edits else list(leaves)
-    versions = [] if call.everywhere else [_version(leaf) for leaf in work]
+    work = [leaf.clone() for leaf in leaves] if call.old.edits else list(leaves)
     context = Context(call.needs)
-    out = _run_forward(call, context, work)
-    if not call.everywhere and not context.gw_dirty and versions != [_version(leaf) for leaf in work]:
-        _refuse_edits(call, work, versions)
+    outs, own, result = read(call, context, work, _run_forward(call, context, work))
+    if result.kept.held:
+        raise RuleError(
+            f"{call.old.name}: its forward keeps a tensor with a graph of its own (made under enable_grad) on ctx, "
+            "which no transform of torch.func and no forward mode can follow; expected plain calls only; write it with "
+            "gw.custom_gradient, or compute that tensor again in the backward from what was saved."
+        )
+    returned = trees.distinct(outs, work, copies=True, aliases=True)
+    return (*_without_views(returned), *_without_views(own), result)
+
+
+def read(
+    call: Call, context: Context, leaves: Sequence[Tensor], out: Any
+) -> tuple[list[Tensor], list[Tensor], Result]:
+    """Return the tensors in what an old forward returned, those it kept beside them and the inputs, and the rest."""
+    old = call.old
     outs: list[Tensor] = []
     structure = trees.flatten(out, outs)
     shown = (0,) if structure is trees.LEAF else _shown(out)
-    kept, own = read_kept(context, work, outs)
+    kept, own = read_kept(context, leaves, outs)
     if old.teach and trees.count(trees.flatten(list(context.kept()[1].values()), [])):
         old.tell(
             "attribute",
@@ -60,28 +70,16 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
             "edits of it nor hooks for saved tensors; expected ctx.save_for_backward; save it there, and "
             "read ctx.saved_tensors in backward.",
         )
-    if kept.held and call.everywhere:
-        raise RuleError(
-            f"{old.name}: its forward keeps a tensor with a graph of its own (made under enable_grad) on ctx, which no "
-            "transform of torch.func and no forward mode can follow; expected plain calls only; write it with "
-            "gw.custom_gradient, or compute that tensor again in the backward from what was saved."
-        )
     still = [i for i, tensor in enumerate(outs) if any(tensor is other for other in context.gw_still)]
     still += [i for i in range(len(outs)) if i not in shown]
-    dirty = _dirty(old, context, work, outs)
-    returned = trees.distinct(outs, work, copies=call.everywhere, aliases=True)
-    if call.everywhere:
-        returned, own = _without_views(returned), _without_views(own)
-    result = Result(structure, len(outs), shown, tuple(still), dirty, kept, context.gw_materialize)
-    return (*returned, *own, result)
+    dirty = _dirty(old, context, leaves, outs)
+    return outs, own, Result(structure, len(outs), shown, tuple(still), dirty, kept, context.gw_materialize)
 
 
 def _run_forward(call: Call, context: Context, leaves: Sequence[Tensor]) -> Any:
     left = iter(leaves)
     values = [trees.rebuild(structure, left) for structure in call.structures]
-    if not call.everywhere:
-        return call.old.forward(context, *values)
-    needed = [leaf for leaf, owner in zip(leaves, _owners(call)) if call.needs[owner]]
+    needed = [leaf for leaf, owner in zip(leaves, call.owners()) if call.needs[owner]]
     try:
         with _Needed(needed):
             return call.old.forward(context, *values)
@@ -110,17 +108,6 @@ _REQUIRES_GRAD: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-de
 def _without_views(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return copies of views: forward mode wants their tangents to be views too, and cannot write to expanded ones."""
     return [t.clone(memory_format=torch.contiguous_format) if torch_compat.is_view(t) else t for t in tensors]
-
-
-def _refuse_edits(call: Call, leaves: Sequence[Tensor], versions: Sequence[int]) -> None:
-    owners = _owners(call)
-    for leaf, version, owner in zip(leaves, versions, owners):
-        if call.needs[owner] and differentiable((leaf.shape, leaf.dtype, leaf.device)) and _version(leaf) != version:
-            raise RuleError(
-                f"{call.old.name}: its forward edited {call.old.argument(owner)!r} in place without saying so, so that "
-                "gradients of what used it before are wrong; expected ctx.mark_dirty on it, called by forward itself, "
-                "or an edit of a copy (`x = x.clone()`)."
-            )
 
 
 def _shown(out: Any) -> tuple[int | None, ...]:
@@ -159,16 +146,9 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     outs, own = output[: result.number], output[result.number : -1]
     pools = {"argument": leaves, "output": outs, "own": own}
     saved = [pools[kind][i] for kind, i in result.kept.sources]
-    extra = leaves if _needs_arguments(call, result) else []
-    if call.everywhere:
-        # What has no derivative is not marked here: vmap forgets that. It is detached afterwards.
-        saved += extra
-        ctx.save_for_forward(*saved)
-    else:
-        ctx.mark_non_differentiable(*(outs[i] for i in result.still))
-        # An input that is kept only to run forward again may change in place until then, as running statistics do:
-        # that must not stop a first derivative, so it is saved apart.
-        ctx.extra = _saved_apart(extra) if extra else None
+    saved += leaves if call.needs_arguments(result) else []
+    # What has no derivative is not marked here: vmap forgets that. It is detached afterwards.
+    ctx.save_for_forward(*saved)
     ctx.save_for_backward(*saved)
     ctx.set_materialize_grads(False)
     ctx.call, ctx.result, ctx.number = call, result, len(result.kept.sources)
@@ -177,33 +157,16 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in own]
 
 
-class _Apart(Function):
-    """A node of its own for saved tensors, so that PyTorch looks for edits of them only when they are asked for."""
-
-    @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
-        ctx.save_for_backward(*tensors)
-        return tensors[0].new_empty(0, dtype=torch.float32)
-
-
-def _saved_apart(tensors: Sequence[Tensor]) -> Any:
-    with torch.enable_grad():
-        return _Apart.apply(*tensors).grad_fn  # type: ignore[no-untyped-call]
-
-
-def _needs_arguments(call: Call, result: Result) -> bool:
-    """Tell whether forward may have to be run again, or the seal be joined to the inputs."""
-    return call.old.once or result.kept.held or any(kind == "own" for kind, _ in result.kept.sources)
-
-
-def _state(ctx: Any, saved: Sequence[Any]) -> State:
+def state_of(ctx: Any, saved: Sequence[Any]) -> State:
+    """Return what one call left on its ctx and among its saved tensors."""
     kept, leaves = list(saved[: ctx.number]), list(saved[ctx.number :])
     trouble = None
     if not ctx.call.everywhere and ctx.extra is not None and may_be_differentiated():
         try:
-            leaves = list(ctx.extra.saved_tensors)
+            leaves = list(ctx.extra.grad_fn.saved_tensors)
         except RuntimeError:
-            trouble = "an input was changed in place since"
+            # What can no longer be read can still be led back to the inputs, so that a second derivative is refused.
+            leaves, trouble = [ctx.extra], "an input was changed in place since"
     return State(ctx.call, ctx.result, leaves or None, kept, ctx.metas, ctx.out_metas, trouble)
 
 
@@ -214,24 +177,16 @@ def _backward(ctx: Any, *grads: Any) -> Any:
     cotangents = grads[: ctx.result.number]
     if all(g is None or i in ctx.result.still for i, g in enumerate(cotangents)):
         return (None,) * (1 + len(ctx.metas))
-    return (None, *pull(_state(ctx, ctx.saved_tensors), cotangents, ctx.needs_input_grad[1:]))
+    return (None, *pull(state_of(ctx, ctx.saved_tensors), cotangents, ctx.needs_input_grad[1:]))
 
 
 def _jvp(ctx: Any, *tangents: Any) -> Any:
     # PyTorch switches forward mode off in here (pytorch/pytorch#197867).
     with torch_compat.forward_mode_enabled():
         saved = [torch_compat.primal(tensor) if isinstance(tensor, Tensor) else tensor for tensor in ctx.saved_tensors]
-        found = push(_state(ctx, saved), tangents[1:])
+        found = push(state_of(ctx, saved), tangents[1:])
         # Nobody sees the hidden outputs; under vmap PyTorch wants a tangent for each all the same.
         for i in ctx.result.still:
             found[i] = zeros(ctx.out_metas[i]) if differentiable(ctx.out_metas[i]) else None
         hidden = [zeros(meta) if differentiable(meta) else None for meta in ctx.hidden_metas]
     return (*found, *hidden, None)
-
-
-def _owners(call: Call) -> list[int]:
-    return [i for i, structure in enumerate(call.structures) for _ in range(trees.count(structure))]
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else torch_compat.edits(tensor)
