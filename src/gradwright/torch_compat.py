@@ -247,19 +247,17 @@ _version_of: Callable[[Any], int] = operator.attrgetter("_version")
 # documentation (checked up to torch 2.13).
 
 
-def saved_so_far(ctx: Any) -> tuple[Any, ...]:
-    """Return what the forward that runs has saved on a ctx of PyTorch."""
-    return ctx.to_save or ()
+saved_so_far: Callable[[Any], tuple[Any, ...] | None] = operator.attrgetter("to_save")
+"""Return what the forward that runs has saved on a ctx of PyTorch; None where that is nothing."""
 
+marked_dirty: Callable[[Any], tuple[Any, ...] | None] = operator.attrgetter("dirty_tensors")
+"""Return what the forward that runs has marked as changed in place."""
 
-def marked_dirty(ctx: Any) -> tuple[Any, ...]:
-    """Return what the forward that runs has marked as changed in place."""
-    return ctx.dirty_tensors or ()
+marked_still: Callable[[Any], tuple[Any, ...] | None] = operator.attrgetter("non_differentiable")
+"""Return what the forward that runs has marked as without derivative."""
 
-
-def marked_still(ctx: Any) -> tuple[Any, ...]:
-    """Return what the forward that runs has marked as without derivative."""
-    return ctx.non_differentiable or ()
+meta: Callable[[Any], tuple[torch.Size, torch.dtype, torch.device]] = operator.attrgetter("shape", "dtype", "device")
+"""Return shape, dtype and device of a tensor."""
 
 
 def is_view(tensor: Any) -> bool:

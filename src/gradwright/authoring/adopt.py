@@ -20,6 +20,7 @@ from gradwright.authoring.definition import Definition, Options
 from gradwright.authoring.direct import direct_class
 from gradwright.authoring.recording import Context
 from gradwright.errors import DefinitionError
+from gradwright.torch_compat import unwrap_dead
 
 
 def adopt(function: type[Function], /) -> Adopted:
@@ -83,7 +84,7 @@ class Adopted:
         self.__signature__ = self.signature
         self._complete = len(self.signature.parameters) if self._defaults else 0
         self._direct = torch_compat.direct_apply(direct_class(self.old, function.__module__))
-        self._every = function_class(function.__name__, function.__module__).apply
+        self._every = function_class(function.__name__, function.__module__)
         self._warned = False
         self.__custom_gradient__ = Definition(function.__name__, self, (), Options())
 
@@ -104,7 +105,7 @@ class Adopted:
         for value in args:
             if isinstance(value, Tensor):
                 need = need or value.requires_grad
-                value = torch_compat.unwrap_dead(value)
+                value = unwrap_dead(value)
             elif type(value) not in trees.PLAIN and trees.count(trees.flatten(value, [])):
                 return self._taken_apart(args, False)
             given.append(value)
@@ -133,8 +134,8 @@ class Adopted:
             return self._forward(args, needs)
         call = Call(self.old, tuple(structures), tuple(needs), everywhere)
         if everywhere:
-            return self._put_together(self._every(call, *leaves), leaves)
-        return self._put_together(self._direct(call, *map(torch_compat.unwrap_dead, leaves)), leaves)
+            return self._put_together(self._every.apply(call, *leaves), leaves)
+        return self._put_together(self._direct(call, *map(unwrap_dead, leaves)), leaves)
 
     def _put_together(self, outputs: Sequence[Any], leaves: Sequence[Tensor] = ()) -> Any:
         result = outputs[-1]

@@ -20,7 +20,6 @@ from gradwright.authoring import trees
 from gradwright.authoring.adopted import Call, Old, Result, State, no_transform, pull, push
 from gradwright.authoring.derive import differentiable, zeros
 from gradwright.authoring.recording import Context, read_kept
-from gradwright.authoring.seal import may_be_differentiated
 from gradwright.errors import RuleError
 
 
@@ -54,9 +53,7 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
     return (*_without_views(returned), *_without_views(own), result)
 
 
-def read(
-    call: Call, context: Context, leaves: Sequence[Tensor], out: Any
-) -> tuple[list[Tensor], list[Tensor], Result]:
+def read(call: Call, context: Context, leaves: Sequence[Tensor], out: Any) -> tuple[list[Tensor], list[Tensor], Result]:
     """Return the tensors in what an old forward returned, those it kept beside them and the inputs, and the rest."""
     old = call.old
     outs: list[Tensor] = []
@@ -157,17 +154,9 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in own]
 
 
-def state_of(ctx: Any, saved: Sequence[Any]) -> State:
-    """Return what one call left on its ctx and among its saved tensors."""
+def _state(ctx: Any, saved: Sequence[Any]) -> State:
     kept, leaves = list(saved[: ctx.number]), list(saved[ctx.number :])
-    trouble = None
-    if not ctx.call.everywhere and ctx.extra is not None and may_be_differentiated():
-        try:
-            leaves = list(ctx.extra.grad_fn.saved_tensors)
-        except RuntimeError:
-            # What can no longer be read can still be led back to the inputs, so that a second derivative is refused.
-            leaves, trouble = [ctx.extra], "an input was changed in place since"
-    return State(ctx.call, ctx.result, leaves or None, kept, ctx.metas, ctx.out_metas, trouble)
+    return State(ctx.call, ctx.result, leaves or None, kept, ctx.metas, ctx.out_metas)
 
 
 # -------------------------------------------------------------------- both directions
@@ -177,14 +166,14 @@ def _backward(ctx: Any, *grads: Any) -> Any:
     cotangents = grads[: ctx.result.number]
     if all(g is None or i in ctx.result.still for i, g in enumerate(cotangents)):
         return (None,) * (1 + len(ctx.metas))
-    return (None, *pull(state_of(ctx, ctx.saved_tensors), cotangents, ctx.needs_input_grad[1:]))
+    return (None, *pull(_state(ctx, ctx.saved_tensors), cotangents, ctx.needs_input_grad[1:]))
 
 
 def _jvp(ctx: Any, *tangents: Any) -> Any:
     # PyTorch switches forward mode off in here (pytorch/pytorch#197867).
     with torch_compat.forward_mode_enabled():
         saved = [torch_compat.primal(tensor) if isinstance(tensor, Tensor) else tensor for tensor in ctx.saved_tensors]
-        found = push(state_of(ctx, saved), tangents[1:])
+        found = push(_state(ctx, saved), tangents[1:])
         # Nobody sees the hidden outputs; under vmap PyTorch wants a tangent for each all the same.
         for i in ctx.result.still:
             found[i] = zeros(ctx.out_metas[i]) if differentiable(ctx.out_metas[i]) else None

@@ -1,14 +1,15 @@
 """The Function class behind plain calls of an adopted Function: PyTorch's own ``ctx``, as far as that is right.
 
-While no transform and no forward mode is open, the old forward gets the ``ctx`` of this class. Where it kept nothing but
-inputs, outputs and numbers, PyTorch does the rest, second derivatives too, and the gradients are only looked at. What
-else it kept is taken off the ``ctx`` again and saved as :mod:`~gradwright.authoring.adopted_classes` does it.
+While no transform and no forward mode is open, the old forward gets the ``ctx`` of this class. Where it kept nothing
+but inputs, outputs and numbers, PyTorch does the rest, second derivatives too, and the gradients are only looked at.
+What else it kept is taken off the ``ctx`` again and saved as :mod:`~gradwright.authoring.adopted_classes` does it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import torch
@@ -17,11 +18,13 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
-from gradwright.authoring.adopted import Call, Old, check_number, fitted, pull
-from gradwright.authoring.adopted_classes import read, state_of
-from gradwright.authoring.derive import Meta
-from gradwright.authoring.recording import Context
+from gradwright.authoring.adopted import Call, Old, Result, State, check_number, fitted, pull
+from gradwright.authoring.adopted_classes import read
+from gradwright.authoring.derive import Meta, differentiable
+from gradwright.authoring.recording import Context, Kept
+from gradwright.authoring.seal import may_be_differentiated
 from gradwright.errors import RuleError
+from gradwright.torch_compat import meta
 
 
 def direct_class(old: Old, module: str) -> type[Function]:
@@ -34,60 +37,80 @@ def direct_class(old: Old, module: str) -> type[Function]:
     def forward(ctx: Any, *args: Any) -> Any:
         if args and type(args[0]) is Call:
             return _recorded(ctx, args[0], args[1:])
-        watched = [value for value, need in zip(args, ctx.needs_input_grad) if need]
+        watched = list(compress(args, ctx.needs_input_grad))
         versions = torch_compat.all_edits(watched)
         out = old.forward(ctx, *args)
+        if ctx.saved_for_forward:
+            ctx.save_for_forward()  # there is no forward mode here, and an output in there would never be freed
         dirty = torch_compat.marked_dirty(ctx)
         if versions != torch_compat.all_edits(watched) and not dirty:
-            places = [i for i, need in enumerate(ctx.needs_input_grad) if need]
-            _refuse_edits(old, places, watched, versions)
-        if not dirty and not old.once and _as_it_is(ctx, args, out):
-            ctx.gw_metas = [
-                (value.shape, value.dtype, value.device) if isinstance(value, Tensor) else None for value in args
-            ]
+            _refuse_edits(old, compress(range(len(args)), ctx.needs_input_grad), watched, versions)
+        own = None if dirty else _own(ctx, args, out)
+        if own is not None:
+            ctx.gw_metas = [meta(value) if isinstance(value, Tensor) else None for value in args]
+            if own or old.once:
+                leaves = [value for value in args if isinstance(value, Tensor)]
+                constants = [None if isinstance(value, Tensor) else value for value in args]
+                ctx.gw_again = (own, constants, _saved_apart(leaves))
             return out
         call = Call(old, _structures(args), ctx.needs_input_grad, everywhere=False)
-        context = Context(call.needs, torch_compat.saved_so_far(ctx), vars(ctx))
-        context.mark_dirty(*dirty)
-        context.mark_non_differentiable(*torch_compat.marked_still(ctx))
+        context = Context(call.needs, torch_compat.saved_so_far(ctx) or (), vars(ctx))
+        context.mark_dirty(*(dirty or ()))
+        context.mark_non_differentiable(*(torch_compat.marked_still(ctx) or ()))
         vars(ctx).clear()
         leaves = [value for value in args if isinstance(value, Tensor)]
         return _keep(ctx, call, context, leaves, leaves, out, flat=True)
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        metas = vars(ctx).get("gw_metas")
+        kept = vars(ctx)
+        metas = kept.get("gw_metas")
         if metas is None:
             return _backward(ctx, grads)
+        if "gw_again" in kept and may_be_differentiated():
+            return _by_argument(metas, pull(_state_again(old, ctx, len(grads)), grads, _needed(ctx, metas)))
         returned = old.backward(ctx, *grads)
         if _as_wanted(returned if type(returned) is tuple else (returned,), metas):
             return returned
-        return _fitted(old, returned, metas, ctx.needs_input_grad)
+        return _by_argument(metas, _fitted(old, returned, metas, _needed(ctx, metas)))
 
     body = {"forward": staticmethod(forward), "backward": staticmethod(backward), "__module__": module}
     return type(old.name, (Function,), body)
 
 
-def _as_it_is(ctx: Any, args: Sequence[Any], out: Any) -> bool:
-    """Tell whether PyTorch does right by what forward kept and returned.
+def _own(ctx: Any, args: Sequence[Any], out: Any) -> list[int] | None:
+    """Return which saved tensors are neither input nor output and have a derivative.
 
-    It does where each output is another tensor, and where everything kept is an input, an output or has no derivative.
+    None means that PyTorch would do wrong by what forward kept and returned: a tensor as an attribute, a tensor with a
+    graph of its own, an output in a container or returned twice.
     """
-    outs = out if type(out) is tuple else (out,)
-    known = set(map(id, outs))
-    if len(known) < len(outs) or not all(isinstance(part, Tensor) or type(part) in trees.PLAIN for part in outs):
-        return False
+    # Loops instead of any() and all(): this is part of every call.
+    outs: Sequence[Any] = (out,)
+    if type(out) is tuple:
+        outs = out
+        if len(set(map(id, out))) < len(out):
+            return None
+    for part in outs:
+        if not isinstance(part, Tensor) and type(part) not in trees.PLAIN:
+            return None
     for value in vars(ctx).values():
         if type(value) not in trees.PLAIN and trees.count(trees.flatten(value, [])):
-            return False
-    known.update(map(id, args))
-    return all(
-        id(kept) in known or kept is None or (isinstance(kept, Tensor) and not _smooth(kept))
-        for kept in torch_compat.saved_so_far(ctx)
-    )
+            return None
+    own = []
+    for i, kept in enumerate(torch_compat.saved_so_far(ctx) or ()):
+        if kept is None or _among(kept, outs) or _among(kept, args):
+            continue
+        if not isinstance(kept, Tensor) or kept.requires_grad:
+            return None
+        if kept.is_floating_point() or kept.is_complex():
+            own.append(i)
+    return own
 
 
-def _smooth(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+def _among(value: Any, known: Sequence[Any]) -> bool:
+    for other in known:  # noqa: SIM110
+        if value is other:
+            return True
+    return False
 
 
 def _structures(args: Sequence[Any]) -> tuple[trees.Structure, ...]:
@@ -104,7 +127,9 @@ def _recorded(ctx: Any, call: Call, leaves: Sequence[Tensor]) -> Any:
     if not context.gw_dirty and versions != torch_compat.all_edits(work):
         owners = call.owners()
         watched = [i for i, owner in enumerate(owners) if call.needs[owner]]
-        _refuse_edits(call.old, [owners[i] for i in watched], [work[i] for i in watched], [versions[i] for i in watched])
+        _refuse_edits(
+            call.old, [owners[i] for i in watched], [work[i] for i in watched], [versions[i] for i in watched]
+        )
     ctx.set_materialize_grads(context.gw_materialize)
     return _keep(ctx, call, context, leaves, work, out, flat=False)
 
@@ -129,9 +154,7 @@ def _keep(
     # that must not stop a first derivative, so it is saved apart.
     ctx.extra = _saved_apart(leaves) if call.needs_arguments(result) else None
     # PyTorch was told of what has no derivative, and which gradients are zeros and which None.
-    result = replace(result, still=(), materialize=False)
-    ctx.call, ctx.result, ctx.flat = call, result, flat
-    ctx.number = len(result.kept.sources)
+    ctx.call, ctx.result, ctx.flat = call, replace(result, still=(), materialize=False), flat
     ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
     ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in returned]
     return (*returned, result)
@@ -152,9 +175,9 @@ def _saved_apart(tensors: Sequence[Tensor]) -> Any:
         return torch_compat.direct_apply(_Apart)(*tensors)
 
 
-def _refuse_edits(old: Old, places: Sequence[int], tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
+def _refuse_edits(old: Old, places: Iterable[int], tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
     for place, tensor, before, after in zip(places, tensors, versions, torch_compat.all_edits(tensors)):
-        if before != after and _smooth(tensor):
+        if before != after and differentiable(meta(tensor)):
             raise RuleError(
                 f"{old.name}: its forward edited {old.argument(place)!r} in place without saying so, so that "
                 "gradients of what used it before are wrong; expected ctx.mark_dirty on it, called by forward itself, "
@@ -170,12 +193,40 @@ def _backward(ctx: Any, grads: Sequence[Any]) -> Any:
     cotangents = grads[: ctx.result.number]
     if all(g is None for g in cotangents):
         return (None,) * len(needs)
+    leaves, trouble = (None, None) if ctx.extra is None else _arguments(ctx.extra)
+    state = State(ctx.call, ctx.result, leaves, list(ctx.saved_tensors), ctx.metas, ctx.out_metas, trouble)
     if not ctx.flat:
-        return (None, *pull(state_of(ctx, ctx.saved_tensors), cotangents, needs[1:]))
-    structures = ctx.call.structures
-    needed = [need for need, structure in zip(needs, structures) if structure is trees.LEAF]
-    found = iter(pull(state_of(ctx, ctx.saved_tensors), cotangents, needed))
-    return tuple([next(found) if structure is trees.LEAF else None for structure in structures])
+        return (None, *pull(state, cotangents, needs[1:]))
+    places = [None if structure is not trees.LEAF else structure for structure in ctx.call.structures]
+    return _by_argument(places, pull(state, cotangents, _needed(ctx, places)))
+
+
+def _arguments(apart: Tensor) -> tuple[list[Tensor], str | None]:
+    """Return the tensors that were saved apart, or why there are none."""
+    try:
+        return list(apart.grad_fn.saved_tensors), None  # type: ignore[union-attr]
+    except RuntimeError:
+        # What can no longer be read can still be led back to the inputs, so that a second derivative is refused.
+        return [apart], "an input was changed in place since"
+
+
+def _state_again(old: Old, ctx: Any, number: int) -> State:
+    """Return what is needed for a second derivative where the ctx is PyTorch's."""
+    own, constants, apart = ctx.gw_again
+    leaves, trouble = _arguments(apart)
+    structures = tuple(
+        [trees.Static(value) if meta is None else trees.LEAF for value, meta in zip(constants, ctx.gw_metas)]
+    )
+    saved = ctx.saved_tensors
+    attributes = {name: value for name, value in vars(ctx).items() if not name.startswith("gw_")}
+    kept: list[Any] = []
+    structure = trees.flatten([list(saved), attributes], kept)
+    sources = [("own" if i in own else "argument", i) for i, tensor in enumerate(saved) if tensor is not None]
+    sources += [("own", i) for i in range(len(sources), len(kept))]  # set by a backward that ran before
+    outputs = tuple(range(number))
+    result = Result(trees.NOTHING, number, outputs, (), (), Kept(structure, tuple(sources), held=False), False)
+    call = Call(old, structures, ctx.needs_input_grad, everywhere=False)
+    return State(call, result, leaves, kept, [meta for meta in ctx.gw_metas if meta is not None], (), trouble)
 
 
 def _as_wanted(grads: Sequence[Any], metas: Sequence[Meta | None]) -> bool:
@@ -187,11 +238,19 @@ def _as_wanted(grads: Sequence[Any], metas: Sequence[Meta | None]) -> bool:
     )
 
 
-def _fitted(old: Old, returned: Any, metas: Sequence[Meta | None], needs: Sequence[bool]) -> Any:
+def _fitted(old: Old, returned: Any, metas: Sequence[Meta | None], needed: Sequence[bool]) -> Iterator[Tensor | None]:
     """Return gradients that are built like their arguments, or say why these cannot be."""
     grads = list(returned) if isinstance(returned, tuple) else [returned]
     structures = [trees.NOTHING if meta is None else trees.LEAF for meta in metas]
     check_number(old, grads, structures)
-    needed = [need for need, meta in zip(needs, metas) if meta is not None]
-    found = fitted(old, structures, [meta for meta in metas if meta is not None], grads, needed)
-    return tuple([None if meta is None else next(found) for meta in metas])
+    return fitted(old, structures, [meta for meta in metas if meta is not None], grads, needed)
+
+
+def _needed(ctx: Any, present: Sequence[Any]) -> list[bool]:
+    """Return for each tensor among the arguments whether its gradient is wanted; elsewhere ``present`` has None."""
+    return [need for need, value in zip(ctx.needs_input_grad, present) if value is not None]
+
+
+def _by_argument(present: Sequence[Any], grads: Iterable[Tensor | None]) -> tuple[Tensor | None, ...]:
+    left = iter(grads)
+    return tuple([None if value is None else next(left) for value in present])
