@@ -24,7 +24,8 @@ class OldFunction:
     inputs: tuple[Tensor, ...]
     call: Callable[..., Any] = field(default=lambda f, *xs: f(*xs))
     refuses: frozenset[str] = frozenset()
-    """What it refuses: ``second`` derivatives, ``forward`` mode, ``func`` (all transforms), or one by name."""
+    """What it refuses: ``second`` derivatives, ``forward`` mode, ``func`` (all transforms), ``nested forward`` mode
+    (a batched one around another), or one by name."""
     name: str = ""
 
 
@@ -460,6 +461,7 @@ add(
     lambda x, y: x + y * y,
     (x(3), x(3, seed=2)),
     lambda f, t, y: f(t * 2.0, y),
+    refuses=("nested forward",),
 )
 
 
@@ -503,6 +505,99 @@ class TwoPartIntermediate(Function):
 
 
 add(TwoPartIntermediate, lambda x, k=1.0: (k * x).sin(), (x(3),), lambda f, t: f(t, k=1.5))
+
+
+class TwoPartOnce(Function):
+    """Two parts, differentiable once, with an output that has no derivative."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
+        return x**3 if w is None else x**3 * w, x.sign()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return (3 * g * x**2, None) if w is None else (3 * g * x**2 * w, g * x**3)
+
+
+add(
+    TwoPartOnce,
+    lambda x, w: (x**3 * w, x.sign().detach()),
+    (x(3), x(3, seed=2)),
+    refuses=("second",),
+)
+
+
+class TwoPartInPlace(Function):
+    """Two parts; the second says that the input was changed."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.exp_()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_dirty(*inputs)
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * ctx.saved_tensors[0]
+
+
+add(TwoPartInPlace, torch.exp, (x(3),), lambda f, t: f(t * 1.0), refuses=("nested forward",))
+
+
+class TwoPartMany(Function):
+    """Two parts with any number of tensors, keeping a product of them and a number."""
+
+    @staticmethod
+    def forward(k: float, *xs: Tensor) -> Tensor:
+        return k * torch.stack(xs).prod(0).exp()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.k, *xs = inputs
+        ctx.save_for_backward(torch.stack(xs).prod(0), output, *xs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        product, out, *xs = ctx.saved_tensors
+        return None, *(g * out * product / x for x in xs)
+
+
+add(
+    TwoPartMany,
+    lambda k, *xs: k * torch.stack(xs).prod(0).exp(),
+    (x(3), x(3, seed=2)),
+    lambda f, *xs: f(2.0, *xs),
+)
+
+
+class TwoPartNumpy(Function):
+    """Two parts; NumPy makes the intermediate, and backward looks at what is needed."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(torch.from_numpy(np.cos(inputs[0].detach().numpy())))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (c,) = ctx.saved_tensors
+        return g * c if ctx.needs_input_grad[0] else None
+
+
+add(TwoPartNumpy, torch.sin, (x(3),), refuses=("second", "vmap"))
 
 
 class Nested(Function):

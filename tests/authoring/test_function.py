@@ -16,7 +16,7 @@ import gradwright as gw
 from gradwright.errors import DefinitionError, GradwrightError, RuleError
 from tests.authoring.old_functions import OLD_FUNCTIONS, OldFunction, x
 from tests.authoring.test_adopt import refused
-from tests.authoring.test_transforms import SINGLE, composed, measured
+from tests.authoring.test_transforms import PAIRS, SINGLE, composed, measured
 from tests.controls.functions import Sine
 
 METHODS = ("forward", "backward", "setup_context", "vjp")
@@ -27,9 +27,20 @@ def rebased(function: Any) -> Any:
     return type(function.__name__, (gw.Function,), {k: v for k, v in vars(function).items() if k in METHODS})
 
 
+ALWAYS = {"SavesIntermediate", "NewStyleScaleByName", "TwoPartIntermediate", "TwoPartOnce", "NumpyIntermediate"}
+"""Those for which all pairs are run each time, in either style; for the others with ``-m slow``."""
+
+CELLS = [
+    pytest.param(old, names, marks=pytest.mark.slow if old.name not in ALWAYS and len(names) > 1 else ())
+    for old in OLD_FUNCTIONS
+    for names in SINGLE + PAIRS
+]
+
+
 @pytest.mark.filterwarnings("ignore:.*as an attribute of ctx", "ignore:.*a gradient of dtype")
-@pytest.mark.parametrize("names", SINGLE, ids="-".join)
-@pytest.mark.parametrize("old", OLD_FUNCTIONS, ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    ("old", "names"), CELLS, ids=lambda v: v.name if isinstance(v, OldFunction) else "-of-".join(v)
+)
 def test_right_or_refused(old: OldFunction, names: tuple[str, ...]) -> None:
     function = rebased(old.function)
     ours = composed(names, measured(old, function.apply))  # type: ignore[arg-type]

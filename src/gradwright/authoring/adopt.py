@@ -19,7 +19,7 @@ from gradwright.authoring.adopted_classes import function_class
 from gradwright.authoring.definition import Definition, Options
 from gradwright.authoring.direct import direct_class
 from gradwright.authoring.recording import Context
-from gradwright.errors import DefinitionError
+from gradwright.errors import DefinitionError, RuleError
 from gradwright.torch_compat import unwrap_dead
 
 
@@ -143,8 +143,21 @@ class Adopted:
         for place in result.still:
             outs[place] = outs[place].detach()
         for source, place in result.dirty:
-            outs[place] = leaves[source].copy_(outs[place])
+            outs[place] = self._written(leaves[source], outs[place])
         return trees.rebuild(result.structure, iter(outs))
+
+    def _written(self, leaf: Tensor, value: Tensor) -> Tensor:
+        """Write over an input that forward changed in place, and return it."""
+        try:
+            return leaf.copy_(value)
+        except RuntimeError as error:
+            if "ZeroTensor" not in str(error):
+                raise
+            raise RuleError(
+                f"{self.__name__}: its forward edits an input in place, whose derivative under a batched forward mode "
+                "around another (jacfwd, hessian) is a zero that PyTorch cannot edit (torch 2.13); expected a "
+                "forward that leaves its inputs alone; let it return a new tensor."
+            ) from error
 
     def _forward(self, args: Sequence[Any], needs: Sequence[bool]) -> Any:
         """Run the forward alone, where nothing can be differentiated."""

@@ -173,7 +173,11 @@ def _jvp(ctx: Any, *tangents: Any) -> Any:
     # PyTorch switches forward mode off in here (pytorch/pytorch#197867).
     with torch_compat.forward_mode_enabled():
         saved = [torch_compat.primal(tensor) if isinstance(tensor, Tensor) else tensor for tensor in ctx.saved_tensors]
-        found = push(_state(ctx, saved), tangents[1:])
+        moving = tangents[1:]
+        if ctx.result.dirty:
+            # The new values of an input are written over it afterwards, and their tangent over its tangent.
+            moving = tuple(t.clone() if isinstance(t, Tensor) else t for t in moving)
+        found = push(_state(ctx, saved), moving)
         # Nobody sees the hidden outputs; under vmap PyTorch wants a tangent for each all the same.
         for i in ctx.result.still:
             found[i] = zeros(ctx.out_metas[i]) if differentiable(ctx.out_metas[i]) else None

@@ -103,21 +103,31 @@ class Watch(TorchFunctionMode):
             return f"uses {name.strip('_')}"
         if not torch.is_grad_enabled():
             return "computes it under no_grad"
-        if any(t.requires_grad for t in given) and not result.requires_grad:
+        if any(map(has_graph, given)) and not has_graph(result):
             return f"uses {name}, which has no derivative"
         return MOVING
 
     def _state(self, tensor: Tensor) -> str:
         noted = self.states.get(id(tensor))
         if noted is None:
-            return MOVING if tensor.requires_grad else "computes it with something that is not PyTorch"
+            return MOVING if has_graph(tensor) else "computes it with something that is not PyTorch"
         state, graph, _ = noted
-        if not graph and state != MOVING and tensor.requires_grad:
+        if not graph and state != MOVING and has_graph(tensor):
             return MOVING  # what a Function returns has no graph inside of it and has one afterwards
         return UNSEEN if id(tensor) in self.filled and not _one_value(tensor) else state
 
     def _note(self, tensor: Tensor, state: str) -> None:
-        self.states[id(tensor)] = (state, tensor.requires_grad, tensor)
+        self.states[id(tensor)] = (state, has_graph(tensor), tensor)
+
+
+def has_graph(tensor: Tensor) -> bool:
+    """Tell whether a tensor requires a gradient under some transform; a batched one itself says no (torch 2.13)."""
+    while not tensor.requires_grad:
+        inner = torch.func.debug_unwrap(tensor, recurse=False)
+        if inner is tensor:
+            return False
+        tensor = inner
+    return True
 
 
 def _one_value(tensor: Tensor) -> bool:

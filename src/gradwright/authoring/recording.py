@@ -97,8 +97,10 @@ def read_kept(context: Context, arguments: Sequence[Tensor], outputs: Sequence[T
         tensors = []
         structure = trees.flatten(marked, tensors)
     sources = []
+    # An input that was changed in place and is an output has the new values, and is no longer what was passed.
+    unchanged = [None if any(t is dirty for dirty in context.gw_dirty) else t for t in arguments]
     for tensor in tensors:
-        for kind, pool in (("argument", arguments), ("output", outputs), ("own", own)):
+        for kind, pool in (("argument", unchanged), ("output", outputs), ("own", own)):
             place = next((i for i, other in enumerate(pool) if other is tensor), None)
             if place is not None:
                 sources.append((kind, place))
