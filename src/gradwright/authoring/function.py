@@ -63,7 +63,7 @@ class Function(torch.autograd.Function):
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Run the Function; arguments may be named."""
-        run = vars(cls).get("__gradwright_adopted__")
+        run = cls.__dict__.get("__gradwright_adopted__")
         if run is None:
             own_rules = cls.jvp is not torch.autograd.Function.jvp or cls.vmap is not torch.autograd.Function.vmap
             if own_rules:
