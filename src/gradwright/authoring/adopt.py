@@ -236,7 +236,8 @@ def _read(function: type[Function]) -> tuple[Old, inspect.Signature, bool]:
     sources = [forward, function.setup_context] if two_parts else [forward]
     edits = any("mark_dirty" in _names_in(source) for source in sources)
     names = tuple(p.name for p in parameters)
-    old = Old(function.__name__, names, run, inspect.unwrap(forward), backward, once, edits)
+    casts = getattr(forward, "__code__", None) is _CASTS
+    old = Old(function.__name__, names, run, inspect.unwrap(forward), backward, once, edits, casts)
     return old, signature, two_parts and any(p.default is not p.empty for p in parameters)
 
 
@@ -250,6 +251,9 @@ def _once_code() -> Any:
 
 _ONCE = _once_code()
 """The code of what ``once_differentiable`` makes."""
+
+_CASTS: Any = torch.amp.custom_fwd(lambda ctx: None, device_type="cpu").__code__
+"""The code of what ``custom_fwd`` makes."""
 
 
 def _names_in(function: Any) -> tuple[str, ...]:

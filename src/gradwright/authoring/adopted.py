@@ -39,6 +39,8 @@ class Old:
     """True when its backward is decorated with ``once_differentiable``."""
     edits: bool
     """True when it may change its inputs in place."""
+    casts: bool
+    """True when its forward is decorated with ``custom_fwd``, so that gradients may well have another dtype."""
     linear: bool = False
     """True once its backward was seen to be linear."""
     teach: bool = False
@@ -264,7 +266,7 @@ def fitted(
                 raise RuleError(
                     f"{where} a gradient on {grad.device}; expected one on {meta[2]}, where the argument is."
                 )
-            if grad is not None and needed[leaf] and grad.dtype != meta[1]:
+            if grad is not None and needed[leaf] and grad.dtype != meta[1] and not old.casts:
                 old.tell(
                     f"dtype of {position}",
                     f"backward returned for {old.argument(position)!r} a gradient of dtype {grad.dtype}; expected "
