@@ -107,6 +107,22 @@ def test_subclasses_have_their_own_rule() -> None:
     assert (grad(Marked.apply)(t), grad(Double.apply)(t)) == (7, 8)
 
 
+def test_a_method_may_be_replaced_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in tests with a mock: PyTorch reads the class at every call."""
+
+    class Child(Marked):
+        pass
+
+    t = x(1)[0]
+    assert grad(Child.apply)(t) == 7
+    with monkeypatch.context() as patch:
+        patch.setattr(Marked, "backward", staticmethod(lambda ctx, g: 9 * g))
+        assert (grad(Marked.apply)(t), grad(Child.apply)(t)) == (9, 9)
+        patch.setattr(Child, "forward", staticmethod(lambda x: 4 * x))
+        assert Child.apply(t) == 4 * t
+    assert (grad(Marked.apply)(t), grad(Child.apply)(t), Child.apply(t)) == (7, 7, 3 * t)
+
+
 def test_pickle() -> None:
     Cube.apply(x(2))
     assert pickle.loads(pickle.dumps(Cube)) is Cube

@@ -79,14 +79,20 @@ class Adopted:
         self.__doc__ = function.__doc__
         self.function = function
         """The class."""
+        self._teach = teach
+        self._warned = False
+        self._read_class()
+        self.__custom_gradient__ = Definition(function.__name__, self, (), Options())
+
+    def _read_class(self) -> None:
+        function = self.function
+        self._methods = (function.forward, function.backward, function.setup_context, function.vjp)
         self.old, self.signature, self._defaults = _read(function)
-        self.old.teach = teach
+        self.old.teach = self._teach
         self.__signature__ = self.signature
         self._complete = len(self.signature.parameters) if self._defaults else 0
         self._direct = torch_compat.direct_apply(direct_class(self.old, function.__module__))
         self._every = function_class(function.__name__, function.__module__)
-        self._warned = False
-        self.__custom_gradient__ = Definition(function.__name__, self, (), Options())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the Function."""
@@ -97,6 +103,9 @@ class Adopted:
         return self._run(args)
 
     def _run(self, args: Sequence[Any]) -> Any:
+        function = self.function
+        if self._methods != (function.forward, function.backward, function.setup_context, function.vjp):
+            self._read_class()  # PyTorch reads a class at every call, so that what a notebook or a mock replaces is used
         if torch_compat.transforms_active() or torch_compat.forward_mode_on():
             return self._taken_apart(args, True)
         if self.old.edits:
