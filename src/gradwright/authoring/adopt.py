@@ -105,7 +105,8 @@ class Adopted:
     def _run(self, args: Sequence[Any]) -> Any:
         function = self.function
         if self._methods != (function.forward, function.backward, function.setup_context, function.vjp):
-            self._read_class()  # PyTorch reads a class at every call, so that what a notebook or a mock replaces is used
+            # PyTorch reads a class at every call, so that what a notebook or a mock replaces is used.
+            self._read_class()
         if torch_compat.transforms_active() or torch_compat.forward_mode_on():
             return self._taken_apart(args, True)
         if self.old.edits:

@@ -193,7 +193,7 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
             out = old.forward(context, *values)
         outs: list[Tensor] = []
         trees.flatten(out, outs)
-        saved, attributes = context.kept()
+        saved, attributes = context.gw_kept()
         again: list[Tensor] = []
         trees.flatten([list(saved), attributes], again)
     except Exception as error:

@@ -60,7 +60,7 @@ def read(call: Call, context: Context, leaves: Sequence[Tensor], out: Any) -> tu
     structure = trees.flatten(out, outs)
     shown = (0,) if structure is trees.LEAF else _shown(out)
     kept, own = read_kept(context, leaves, outs)
-    if old.teach and trees.count(trees.flatten(list(context.kept()[1].values()), [])):
+    if old.teach and trees.count(trees.flatten(list(context.gw_kept()[1].values()), [])):
         old.tell(
             "attribute",
             "its forward keeps a tensor as an attribute of ctx, where PyTorch's own Function leaks it and sees neither "

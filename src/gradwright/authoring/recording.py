@@ -52,7 +52,7 @@ class Context:
         """Say whether the gradient of an unused output arrives as zeros."""
         self.gw_materialize = value
 
-    def kept(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def gw_kept(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what was saved, and the attributes that the user set."""
         own = {k: v for k, v in vars(self).items() if not k.startswith("gw_") and k != "needs_input_grad"}
         return self.gw_saved, own
@@ -77,7 +77,7 @@ class Kept:
     """True when some tensor has a graph of its own."""
 
     def rebuild(self, tensors: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what :meth:`Context.kept` returned, with these tensors in it."""
+        """Return what :meth:`Context.gw_kept` returned, with these tensors in it."""
         if self.structure is None:
             return tuple(tensors), {}
         saved, attributes = trees.rebuild(self.structure, tensors)
@@ -86,7 +86,7 @@ class Kept:
 
 def read_kept(context: Context, arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Kept, list[Tensor]]:
     """Return what a forward kept, and those of its tensors that are neither argument nor output."""
-    saved, attributes = context.kept()
+    saved, attributes = context.gw_kept()
     structure, held = None, False
     tensors = list(saved)
     own: list[Tensor] = []
