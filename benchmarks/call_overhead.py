@@ -48,6 +48,7 @@ WAYS = (
     "gw.Function, setup_context",
 )
 PLAIN, OLD, NEW, OURS = WAYS[0], WAYS[1], WAYS[2], WAYS[4]
+CLASSES = WAYS[5:]
 COUNTS = (1, 3, 8)
 CALLS = 100
 Row = dict[str, Any]
@@ -256,6 +257,10 @@ def figures(times: dict[tuple[int, bool], dict[str, float]], decorating: float, 
         add(f"call with{name[23:]}", best[OURS], "µs", OLD, ratio, "at most 1.10 of it", ratio <= 1.1)
         ratio = over[OURS] / over[NEW]
         add(name, over[OURS], "µs", NEW, ratio, "at most 0.40 of it", ratio <= 0.4)
+        for way in CLASSES if grad else ():
+            more = best[way] - best[OLD]
+            name = f"{way}: more than the old style with {n} input{'s' if n > 1 else ''}"
+            add(name, more, "µs", OLD, best[way] / best[OLD], "at most 3 µs", more <= 3)
     add("decorating a function", decorating, "ms", None, None, "< 1 ms", decorating < 1)
     add("importing gradwright after torch", imported, "ms", None, None, "<= 50 ms", imported <= 50)
     return rows

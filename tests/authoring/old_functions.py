@@ -27,15 +27,27 @@ class OldFunction:
     """What it refuses: ``second`` derivatives, ``forward`` mode, ``func`` (all transforms), ``nested forward`` mode
     (a batched one around another), or one by name."""
     name: str = ""
+    surrogate: Callable[..., Any] | None = None
+    """For a rule that is not the derivative: what it is the derivative of."""
 
 
 OLD_FUNCTIONS: list[OldFunction] = []
 
 
-def add(function: Any, truth: Any, inputs: Any, call: Any = None, refuses: Any = (), name: str = "") -> None:
+def add(
+    function: Any,
+    truth: Any,
+    inputs: Any,
+    call: Any = None,
+    refuses: Any = (),
+    name: str = "",
+    surrogate: Any = None,
+) -> None:
     more = {} if call is None else {"call": call}
     name = name or function.__name__
-    OLD_FUNCTIONS.append(OldFunction(function, truth, inputs, refuses=frozenset(refuses), name=name, **more))
+    OLD_FUNCTIONS.append(
+        OldFunction(function, truth, inputs, refuses=frozenset(refuses), name=name, surrogate=surrogate, **more)
+    )
 
 
 def x(*shape: int, seed: int = 1) -> Tensor:
@@ -49,7 +61,7 @@ def through(value: Tensor, soft: Tensor) -> Tensor:
 # -------------------------------------------------------------------- what the other tests have
 
 add(Exp, torch.exp, (x(3),))
-add(RoundSTE, lambda x: through(x.round(), x), (x(3),))
+add(RoundSTE, lambda x: through(x.round(), x), (x(3),), surrogate=lambda x: x)
 add(SinCos, lambda x: (x.sin(), x.cos()), (x(3),))
 add(ClassMethods, lambda x, dim=-1: x.cumsum(dim), (x(3),))
 add(Scale, lambda x, k=2: x * k, (x(3),))
@@ -300,6 +312,7 @@ add(
     lambda x, scale: through(x, -scale * x),
     (x(3),),
     lambda f, t: f(t, 0.5),
+    surrogate=lambda x, scale: -scale * x,
 )
 
 
@@ -315,7 +328,7 @@ class IdentityInput(Function):
         return 2 * g
 
 
-add(IdentityInput, lambda x: through(x, 2 * x), (x(3),))
+add(IdentityInput, lambda x: through(x, 2 * x), (x(3),), surrogate=lambda x: 2 * x)
 
 
 class ManyInputs(Function):
@@ -676,6 +689,7 @@ add(
     lambda x, alpha: through((x > 0).to(x), (alpha * x).sigmoid()),
     (x(3),),
     lambda f, t: f(t, 2.0),
+    surrogate=lambda x, alpha: (alpha * x).sigmoid(),
 )
 
 
