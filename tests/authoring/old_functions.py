@@ -816,6 +816,78 @@ class ItemIntermediate(Function):
 add(ItemIntermediate, lambda x: x * x.sum(), (x(3),), refuses=("second", "vmap"))
 
 
+class KeepsItem(Function):
+    """Nothing is saved but an input, and a number that was read out of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.total = x.sum().item()
+        ctx.save_for_backward(x)
+        return x * ctx.total
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * ctx.total + (g * x).sum()
+
+
+add(KeepsItem, lambda x: x * x.sum(), (x(3),), refuses=("second", "vmap"))
+
+
+class KeepsArray(Function):
+    """A NumPy array as an attribute."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.cosine = np.cos(x.detach().numpy())
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * torch.from_numpy(ctx.cosine)
+
+
+add(KeepsArray, torch.sin, (x(3),), refuses=("second", "vmap"))
+
+
+class KeepsList(Function):
+    """A list of numbers as an attribute, in two parts."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.kept = {"cosine": inputs[0].cos().tolist()}
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * torch.tensor(ctx.kept["cosine"], dtype=g.dtype)
+
+
+add(KeepsList, torch.sin, (x(3),), refuses=("second", "vmap"))
+
+
+class KeepsNumbers(Function):
+    """Numbers that have nothing to do with values: an argument, a constant, and one of the shape."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, k: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.numbers = [k, 0.5, 1 / x.shape[-1]]
+        return x**3 * k * 0.5 / x.shape[-1]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        a, b, c = ctx.numbers
+        return 3 * g * x**2 * a * b * c, None
+
+
+add(KeepsNumbers, lambda x, k: x**3 * k * 0.5 / x.shape[-1], (x(3),), lambda f, t: f(t, 1.5))
+
+
 class NumpySquare(Function):
     """NumPy in both directions."""
 

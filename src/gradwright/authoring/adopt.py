@@ -247,7 +247,8 @@ def _read(function: type[Function]) -> tuple[Old, inspect.Signature, bool]:
     edits = any("mark_dirty" in _names_in(source) for source in sources)
     names = tuple(p.name for p in parameters)
     casts = getattr(forward, "__code__", None) is _CASTS
-    old = Old(function.__name__, names, run, inspect.unwrap(forward), backward, once, edits, casts)
+    constants = tuple(value for source in sources for value in _constants_in(source))
+    old = Old(function.__name__, names, run, inspect.unwrap(forward), backward, once, edits, casts, constants)
     return old, signature, two_parts and any(p.default is not p.empty for p in parameters)
 
 
@@ -269,6 +270,11 @@ _CASTS: Any = torch.amp.custom_fwd(lambda ctx: None, device_type="cpu").__code__
 def _names_in(function: Any) -> tuple[str, ...]:
     code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
     return () if code is None else code.co_names
+
+
+def _constants_in(function: Any) -> tuple[Any, ...]:
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    return () if code is None else code.co_consts
 
 
 def _refuse(function: Any) -> None:

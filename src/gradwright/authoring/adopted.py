@@ -41,6 +41,8 @@ class Old:
     """True when it may change its inputs in place."""
     casts: bool
     """True when its forward is decorated with ``custom_fwd``, so that gradients may well have another dtype."""
+    constants: tuple[Any, ...]
+    """Those that are written in its forward."""
     linear: bool = False
     """True once its backward was seen to be linear."""
     teach: bool = False
@@ -76,7 +78,8 @@ class Call:
 
     def needs_arguments(self, result: Result) -> bool:
         """Tell whether forward may have to be run again, or the seal be joined to the inputs."""
-        return self.old.once or result.kept.held or any(kind == "own" for kind, _ in result.kept.sources)
+        kept = result.kept
+        return self.old.once or kept.held or kept.numbers or any(kind == "own" for kind, _ in kept.sources)
 
 
 @dataclass
@@ -163,23 +166,25 @@ def _for_second(state: State) -> tuple[list[Any], str | None]:
         )
     if state.result.kept.held:
         reason: str | None = "keeps a tensor with a graph of its own on ctx"
-    elif not own:
+    elif not own and not state.result.kept.numbers:
         return state.kept, None
     else:
         reason = state.trouble or _recompute(state, own)
     if reason is None:
         return state.kept, None
     return state.kept, (
-        f"{name} it uses a tensor that forward kept and that is neither input nor output, and forward {reason}, so "
-        "that a second derivative would be wrong; expected PyTorch operations that autograd can follow; compute that "
-        "tensor in the backward from saved inputs, or write it with gw.custom_gradient."
+        f"{name} it uses {'a tensor' if own else 'a number or array'} that forward kept and that is neither input nor "
+        f"output, and forward {reason}, so that a second derivative would be wrong; expected PyTorch operations that "
+        "autograd can follow; compute it in the backward from saved inputs, or write it with gw.custom_gradient."
     )
 
 
 def _recompute(state: State, own: Sequence[int]) -> str | None:
     """Replace what is neither input nor output by the same computed with gradients on, or return why not."""
     old, result = state.call.old, state.result
-    if not any(differentiable((t.shape, t.dtype, t.device)) for t in (state.kept[i] for i in own)):
+    if not result.kept.numbers and not any(
+        differentiable((t.shape, t.dtype, t.device)) for t in (state.kept[i] for i in own)
+    ):
         return None
     if result.dirty:
         return "changes its inputs in place"
@@ -210,6 +215,8 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
         if not same_values(again[i], state.kept[i]):
             return "gives other values when it is run again (random numbers, or a state of its own)"
         fresh[i] = again[i]
+    if result.kept.numbers and watch.escaped is not None:
+        return watch.escaped
     state.kept = fresh
     return None
 

@@ -19,7 +19,7 @@ from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.authoring.adopted import Call, Old, Result, State, no_transform, pull, push
 from gradwright.authoring.derive import differentiable, zeros
-from gradwright.authoring.recording import Context, read_kept
+from gradwright.authoring.recording import Context, own_numbers, read_kept
 from gradwright.errors import RuleError
 
 
@@ -60,6 +60,8 @@ def read(call: Call, context: Context, leaves: Sequence[Tensor], out: Any) -> tu
     structure = trees.flatten(out, outs)
     shown = (0,) if structure is trees.LEAF else _shown(out)
     kept, own = read_kept(context, leaves, outs)
+    constants = [structure.value for structure in call.structures if isinstance(structure, trees.Static)]
+    kept.numbers = own_numbers(context.gw_kept(), [constants, old.constants])
     if old.teach and trees.count(trees.flatten(list(context.gw_kept()[1].values()), [])):
         old.tell(
             "attribute",

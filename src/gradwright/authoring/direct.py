@@ -21,7 +21,7 @@ from gradwright.authoring import trees
 from gradwright.authoring.adopted import Call, Old, Result, State, check_number, fitted, pull
 from gradwright.authoring.adopted_classes import read
 from gradwright.authoring.derive import Meta, differentiable
-from gradwright.authoring.recording import Context, Kept
+from gradwright.authoring.recording import Context, Kept, own_numbers
 from gradwright.authoring.seal import may_be_differentiated
 from gradwright.errors import RuleError
 from gradwright.torch_compat import meta
@@ -47,11 +47,12 @@ def direct_class(old: Old, module: str) -> type[Function]:
             _refuse_edits(old, compress(range(len(args)), ctx.needs_input_grad), watched, versions)
         own = None if dirty else _own(ctx, args, out)
         if own is not None:
+            numbers = bool(vars(ctx)) and own_numbers(vars(ctx), [args, old.constants])
             ctx.gw_metas = [meta(value) if isinstance(value, Tensor) else None for value in args]
-            if own or old.once:
+            if own or old.once or numbers:
                 leaves = [value for value in args if isinstance(value, Tensor)]
                 constants = [None if isinstance(value, Tensor) else value for value in args]
-                ctx.gw_again = (own, constants, _saved_apart(leaves))
+                ctx.gw_again = (own, numbers, constants, _saved_apart(leaves))
             return out
         call = Call(old, _structures(args), ctx.needs_input_grad, everywhere=False)
         context = Context(call.needs, torch_compat.saved_so_far(ctx) or (), vars(ctx))
@@ -212,7 +213,7 @@ def _arguments(apart: Tensor) -> tuple[list[Tensor], str | None]:
 
 def _state_again(old: Old, ctx: Any, number: int) -> State:
     """Return what is needed for a second derivative where the ctx is PyTorch's."""
-    own, constants, apart = ctx.gw_again
+    own, numbers, constants, apart = ctx.gw_again
     leaves, trouble = _arguments(apart)
     structures = tuple(
         [trees.Static(value) if meta is None else trees.LEAF for value, meta in zip(constants, ctx.gw_metas)]
@@ -224,7 +225,8 @@ def _state_again(old: Old, ctx: Any, number: int) -> State:
     sources = [("own" if i in own else "argument", i) for i, tensor in enumerate(saved) if tensor is not None]
     sources += [("own", i) for i in range(len(sources), len(kept))]  # set by a backward that ran before
     outputs = tuple(range(number))
-    result = Result(trees.NOTHING, number, outputs, (), (), Kept(structure, tuple(sources), held=False), False)
+    what = Kept(structure, tuple(sources), held=False, numbers=numbers)
+    result = Result(trees.NOTHING, number, outputs, (), (), what, False)
     call = Call(old, structures, ctx.needs_input_grad, everywhere=False)
     return State(call, result, leaves, kept, [meta for meta in ctx.gw_metas if meta is not None], (), trouble)
 

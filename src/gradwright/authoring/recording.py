@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,8 @@ class Kept:
     """For each tensor: ``argument``, ``output`` or ``own``, and which."""
     held: bool
     """True when some tensor has a graph of its own."""
+    numbers: bool = False
+    """True when it holds numbers or arrays that may have been read out of a tensor; see :func:`own_numbers`."""
 
     def rebuild(self, tensors: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what :meth:`Context.gw_kept` returned, with these tensors in it."""
@@ -109,6 +111,18 @@ def read_kept(context: Context, arguments: Sequence[Tensor], outputs: Sequence[T
             sources.append(("own", len(own)))
             own.append(tensor)
     return Kept(structure, tuple(sources), held), own
+
+
+def own_numbers(kept: Any, known: Iterable[Any]) -> bool:
+    """Tell whether there are real numbers or NumPy arrays in ``kept`` that are not among ``known``, the very objects.
+
+    They may come from a tensor (``item``, ``tolist``, ``numpy``), which no derivative sees.
+    """
+    ids = {id(value) for group in known for value in _values(group)}
+    return any(
+        (type(value) in (float, complex) or type(value).__module__ == "numpy") and id(value) not in ids
+        for value in _values(kept)
+    )
 
 
 def _hold(value: Any, known: Sequence[Tensor]) -> Any:
