@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
 from pathlib import Path
@@ -143,12 +144,21 @@ def slopes_by_backward(function: Any) -> list[Tensor | None]:
 def _train_in_parallel(rank: int, size: int, file: str, function: Any) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
     try:
-        layer = nn.parallel.DistributedDataParallel(Layer(function))
-        layer(x(2, 3, seed=rank)).sum().backward()
-        want = sum((1.5 * x(2, 3, seed=r)).exp().sum(0) for r in range(size)) / size
-        torch.testing.assert_close(layer.module.weight.grad, want)
+        got = _gradient_of_all(x(2, 3, seed=rank), function)
     finally:
         torch.distributed.destroy_process_group()
+    want = sum((1.5 * x(2, 3, seed=r)).exp().sum(0) for r in range(size)) / size
+    torch.testing.assert_close(got, want)
+
+
+def _gradient_of_all(t: Tensor, function: Any) -> Tensor:
+    """Return the gradient of the weights; the module is gone before its group is, since PyTorch may hang otherwise."""
+    layer = nn.parallel.DistributedDataParallel(Layer(function))
+    layer(t).sum().backward()
+    grad: Tensor = layer.module.weight.grad
+    del layer
+    gc.collect()
+    return grad
 
 
 needs_gloo = pytest.mark.skipif(
