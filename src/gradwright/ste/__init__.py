@@ -4,6 +4,10 @@ Every function here declares the function whose derivative it uses on purpose, e
 ``gradwright show ste`` lists them.
 """
 
+from gradwright.ste.grids import Codes as Codes
+from gradwright.ste.grids import Grid as Grid
+from gradwright.ste.modules import GradientReversal as GradientReversal
+from gradwright.ste.modules import Quantize as Quantize
 from gradwright.ste.rounding import ceil as ceil
 from gradwright.ste.rounding import floor as floor
 from gradwright.ste.rounding import round as round
