@@ -289,6 +289,28 @@ def test_a_weight_is_quantised_by_a_parametrization() -> None:
     assert layer.weight is plain
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_a_check_knows_what_its_gradient_is_meant_to_be(number: int) -> None:
+    q = make()[number]
+    q(X)
+    report = gw.check(q, 1.7 * X, level="quick", seed=0)
+    assert report, str(report)
+    assert report["matches-surrogate"].verdict == "pass"
+
+
+def test_a_check_of_a_function_without_a_surrogate_has_none() -> None:
+    q = Quantize(4, scale=1.0, function=lambda x, scale: x * scale)
+    assert q.__surrogate__ is None
+    assert gw.check(q, X, level="quick")["matches-differences"].verdict == "pass"
+
+
+def test_a_meta_tensor_has_no_step() -> None:
+    with torch.device("meta"):
+        q = Quantize(4)
+        with pytest.raises(RuleError, match="its step is found from data, which a meta tensor has not"):
+            q(torch.zeros(3))
+
+
 def test_inference_mode_leaves_a_step_that_can_be_trained() -> None:
     q = Quantize(4)
     with torch.inference_mode():
@@ -321,22 +343,3 @@ def test_compiled() -> None:
             found += [out.detach(), *torch.autograd.grad(out.square().sum(), [leaf, q.step])]
         for a, b in zip(got, want):
             torch.testing.assert_close(a, b)
-
-
-# -------------------------------------------------------------------- reversal
-
-
-def test_reversal() -> None:
-    reverse = gw.ste.GradientReversal(0.25)
-    x = X.clone().requires_grad_()
-    assert torch.equal(reverse(x), x)
-    for strength in (0.25, 0.0, 2.0):
-        reverse.strength = strength
-        (grad,) = torch.autograd.grad(reverse(x).square().sum(), x)
-        assert torch.equal(grad, -strength * 2 * x)
-    assert reverse.strength == 2.0
-    assert not reverse.state_dict()
-    assert repr(reverse) == "GradientReversal(strength=2)"
-    assert gw.check(reverse, X, level="quick", surrogate=lambda x: -2 * x)
-    with pytest.raises(OptionError, match=r"strength is -1.0; expected at least 0; the sign is added here"):
-        reverse.strength = -1.0

@@ -12,8 +12,8 @@ from gradwright.ste.model import QuantizedLayer as QuantizedLayer
 from gradwright.ste.model import QuantizedModel as QuantizedModel
 from gradwright.ste.model import export_codes as export_codes
 from gradwright.ste.model import quantize_model as quantize_model
-from gradwright.ste.modules import GradientReversal as GradientReversal
 from gradwright.ste.modules import Quantize as Quantize
+from gradwright.ste.reversal import GradientReversal as GradientReversal
 from gradwright.ste.rounding import ceil as ceil
 from gradwright.ste.rounding import floor as floor
 from gradwright.ste.rounding import round as round

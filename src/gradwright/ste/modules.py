@@ -11,6 +11,7 @@ it was; below, the scale nears zero and never reaches it.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -20,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gradwright import torch_compat
-from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import ArgumentError, OptionError, RuleError, unknown_choice
 from gradwright.ste.grids import Codes, Grid
 from gradwright.ste.masks import Edges, Mask, working_dtype
@@ -114,14 +114,16 @@ class Quantize(nn.Module):
         self.gradient_scale, self.function = gradient_scale, function
         self.options = self._understood(mask=mask, edges=edges, axis=axis, group_size=group_size, **options)
         start = torch.ones(()) if scale is None else torch.as_tensor(scale, dtype=torch.get_default_dtype()).detach()
-        if not bool((start > 0).all() & start.isfinite().all()):
+        if scale is not None and not bool((start > 0).all() & start.isfinite().all()):
             raise OptionError(f"Quantize: scale is {scale}; expected positive numbers.")
         self._hold("step", start.clone())
         self._hold("zero_point", torch.zeros_like(start) if zero_point else None)
         if learned:
             self.register_buffer("unit", start.clone())
         self.register_buffer("seen", torch.tensor(0 if scale is None else batches))
-        self._seen = int(self.seen)  # the same as a number: a branch on a tensor would wait for the device
+        self._seen = (
+            0 if scale is None else batches
+        )  # the same as a number: a branch on a tensor would wait for the device
         self.register_load_state_dict_pre_hook(_fit_shapes)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_count_again)  # type: ignore[no-untyped-call]
 
@@ -177,6 +179,19 @@ class Quantize(nn.Module):
             options["zero_point"] = round_ste(self.zero_point.to(working_dtype(self.zero_point.dtype)))
         return self.function(x, self.scale, **options)
 
+    @property
+    def __surrogate__(self) -> Callable[..., Tensor] | None:
+        """What ``gw.check`` compares the gradient with: the module with the surrogate of its function, if that has one.
+
+        Takes the input and, by name, the parameters.
+        """
+        surrogate = getattr(getattr(self.function, "__custom_gradient__", None), "surrogate", None)
+        if surrogate is None:
+            return None
+        twin = copy.deepcopy(self)
+        twin.function = surrogate
+        return lambda x, **parameters: torch.func.functional_call(twin, parameters, (x,))
+
     # ---------------------------------------------------------------- the first data
 
     def restart(self) -> None:
@@ -194,6 +209,10 @@ class Quantize(nn.Module):
         """
         if torch_compat.transforms_active():
             raise RuleError("Quantize: its step is not known yet; expected data before a transform; run a batch first.")
+        if x.is_meta:
+            raise RuleError(
+                "Quantize: its step is found from data, which a meta tensor has not; load the weights first."
+            )
         if not x.numel():
             return
         with torch.inference_mode(False), torch.no_grad():
@@ -304,62 +323,3 @@ def _fit_shapes(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) 
 def _count_again(module: nn.Module, _: Any) -> None:
     assert isinstance(module, Quantize)
     module._seen = int(module.seen)
-
-
-# -------------------------------------------------------------------- reversal
-
-
-@custom_gradient(surrogate=lambda x, strength: -strength * x, nondiff=("strength",))
-def _reversed(x: Tensor, strength: Tensor) -> Tensor:
-    return x.clone()
-
-
-@_reversed.vjp
-def _reversed_vjp(g: Tensor, strength: Tensor) -> dict[str, Tensor]:
-    return {"x": -strength * g}
-
-
-class GradientReversal(nn.Module):
-    """Return the input as it is; its gradient is multiplied by ``-strength`` on the way back.
-
-    So what comes before learns against what comes after, as in domain-adversarial training (Ganin and Lempitsky 2014,
-    arXiv 1409.7495).
-
-    Arguments:
-        strength: a number, at least 0; set the attribute to change it while training.
-
-    Example:
-        >>> import torch, gradwright as gw
-        >>> reverse = gw.ste.GradientReversal()
-        >>> reverse.strength = 0.5
-        >>> x = torch.ones(2, requires_grad=True)
-        >>> torch.autograd.grad(reverse(x).sum(), x)
-        (tensor([-0.5000, -0.5000]),)
-    """
-
-    held_strength: Tensor
-
-    def __init__(self, strength: float = 1.0) -> None:
-        super().__init__()
-        # A tensor: a number would be a constant of compiled code, which a schedule would compile anew in every step.
-        self.register_buffer("held_strength", torch.zeros(()), persistent=False)
-        self.strength = strength
-
-    @property
-    def strength(self) -> float:
-        """The factor, without its sign."""
-        return float(self.held_strength)
-
-    @strength.setter
-    def strength(self, value: float) -> None:
-        if not value >= 0:
-            raise OptionError(f"GradientReversal: strength is {value}; expected at least 0; the sign is added here.")
-        self.held_strength.fill_(value)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``x``."""
-        return _reversed(x, self.held_strength)
-
-    def extra_repr(self) -> str:
-        """Say how strong it is."""
-        return f"strength={self.strength:g}"
