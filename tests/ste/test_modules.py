@@ -178,6 +178,16 @@ def test_another_function_gets_the_options_that_it_has() -> None:
 
     Quantize(1, function=binary, scale=2.0)(X)
     assert (got["bits"], got["scale"].item()) == (1, 2.0)
+    for options, said in (({"narrow": True, "bits": 2}, "narrow=True"), ({"signed": False}, "signed=False")):
+        with pytest.raises(OptionError, match=f"Quantize: {said}; the function has no such option"):
+            Quantize(function=binary, **options)  # type: ignore[arg-type]
+
+    def narrow_codes(x: Tensor, scale: Tensor, *, bits: int, narrow: bool = False) -> Tensor:
+        got.update(narrow=narrow)
+        return x * scale
+
+    Quantize(2, narrow=True, function=narrow_codes, scale=1.0)(X)
+    assert got["narrow"] is True
     with pytest.raises(OptionError, match="Quantize: mask='trust'; the function has no such option; leave it out"):
         Quantize(1, function=binary, mask="trust")
 

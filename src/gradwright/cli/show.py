@@ -26,6 +26,8 @@ PACKAGES = (ste,)
 MAX_WIDTH = 100
 MAX_EDGES = 8
 """Jumps of the gradient that are listed."""
+JUMP = 1e-3
+"""What counts as one between neighbouring numbers, as a part of the largest gradient."""
 FAR = 8
 """Points farther from zero than so many times the median one are left out of a plot."""
 
@@ -114,17 +116,22 @@ def _edges(entry: Entry) -> str:
     points, where = x.detach().reshape(-1).unique(return_inverse=True)
     _, grad = _returned(entry.function, example, x)
     slopes = torch.zeros_like(points).index_copy_(0, where, grad.reshape(-1))
-    jumps = []
+    jumps: dict[int, str] = {}
     for place in range(1, len(points) - 1):
         below, at, above = points[place - 1 : place + 2]
         neighbours = bool(torch.nextafter(at, -_INFINITE) == below) and bool(torch.nextafter(at, _INFINITE) == above)
-        before, here, after = slopes[place - 1 : place + 2].tolist()
-        if neighbours and not before == here == after:
-            jumps.append(f"at {at:g}: {before:g} below, {here:g} at, {after:g} above")
+        around = slopes[place - 1 : place + 2]
+        if neighbours and bool(around.max() - around.min() > JUMP * slopes.abs().max()):
+            before, here, after = around.tolist()
+            jumps[place] = f"at {at + 0.0:g}: {before:g} below, {here:g} at, {after:g} above"
+    # A jump between two points is seen from both: the one that is meant has the shorter decimals.
+    for place in [place for place in jumps if place + 1 in jumps]:
+        longer = place if len(f"{points[place] + 0.0:g}") > len(f"{points[place + 1] + 0.0:g}") else place + 1
+        jumps.pop(longer, None)
     if not jumps:
         return "the gradient has no jump at the points of the first example"
     more = f"; {len(jumps) - MAX_EDGES} more" if len(jumps) > MAX_EDGES else ""
-    return "; ".join(jumps[:MAX_EDGES]) + more + " (as returned, for a cotangent of 1)"
+    return "; ".join(list(jumps.values())[:MAX_EDGES]) + more + " (as returned, for a cotangent of 1)"
 
 
 _INFINITE = torch.tensor(math.inf)
@@ -139,6 +146,7 @@ def _plots(entry: Entry, columns: int) -> list[str]:
         if given is None:
             continue
         x = torch.linspace(*_range(given), max(columns - MARGIN, 16))
+        example = _along(example, given, x)
         try:
             out, grad = _returned(entry.function, example, x)
         except (ValueError, TypeError, RuntimeError) as error:
@@ -156,6 +164,17 @@ def _plots(entry: Entry, columns: int) -> list[str]:
             *curve(x.tolist(), grad.tolist(), strokes=strokes),
         ]
     return [f"no plot: {reason}"]
+
+
+def _along(example: Example, given: Tensor, x: Tensor) -> Example:
+    """Return an example for another ``x``; what has a number for each element gets the first everywhere."""
+
+    def spread(value: Any) -> Any:
+        per_element = isinstance(value, Tensor) and value.shape == given.shape and value.numel() > 1
+        return value.detach().reshape(-1)[0].expand(x.shape) if per_element else value
+
+    kwargs = {name: spread(value) for name, value in example.kwargs.items()}
+    return Example((x, *map(spread, example.args[1:])), kwargs, example.note)
 
 
 def _range(x: Tensor) -> tuple[float, float]:
@@ -194,7 +213,9 @@ def _arguments(example: Example) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, Tensor):
-        return f"{value.item():g}" if value.numel() == 1 else f"tensor{tuple(value.shape)}"
+        if value.numel() and bool((value == value.reshape(-1)[0]).all()):
+            return f"{value.reshape(-1)[0].item():g}"
+        return f"tensor{tuple(value.shape)}"
     return repr(value)
 
 

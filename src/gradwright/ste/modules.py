@@ -112,7 +112,7 @@ class Quantize(nn.Module):
             mask = "pre-round"
         self.learned, self.init, self.batches = learned, init, batches
         self.gradient_scale, self.function = gradient_scale, function
-        self.options = self._understood(mask=mask, edges=edges, axis=axis, group_size=group_size, **options)
+        self.options = self._understood(narrow, mask=mask, edges=edges, axis=axis, group_size=group_size, **options)
         start = torch.ones(()) if scale is None else torch.as_tensor(scale, dtype=torch.get_default_dtype()).detach()
         if scale is not None and not bool((start > 0).all() & start.isfinite().all()):
             raise OptionError(f"Quantize: scale is {scale}; expected positive numbers.")
@@ -127,19 +127,21 @@ class Quantize(nn.Module):
         self.register_load_state_dict_pre_hook(_fit_shapes)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_count_again)  # type: ignore[no-untyped-call]
 
-    def _understood(self, **options: Any) -> dict[str, Any]:
-        """Return the options that the function takes; those for the codes are added when it is called.
+    def _understood(self, narrow: bool, **options: Any) -> dict[str, Any]:
+        """Return the options that the function takes, those that say what the codes are among them.
 
         Raises:
             OptionError: one that was given is not among them.
         """
         known = inspect.signature(self.function).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        codes = {"low": self.low, "high": self.high, "bits": self.bits, "signed": self.signed, "narrow": narrow}
         given = {name: value for name, value in options.items() if value is not None}
+        if not {"low", "high"} <= set(known):  # then these are not known to it in another way
+            given.update({"signed": False} if not self.signed else {}, **({"narrow": True} if narrow else {}))
         for name in given:
             if name not in known and not takes_all:
                 raise OptionError(f"Quantize: {name}={given[name]!r}; the function has no such option; leave it out.")
-        codes = {"low": self.low, "high": self.high, "bits": self.bits, "signed": self.signed}
         self._scales_gradient = "gradient_scale" in known
         return {**{name: value for name, value in codes.items() if name in known}, **given}
 
