@@ -4,6 +4,16 @@ Every function here declares the function whose derivative it uses on purpose, e
 ``gradwright show ste`` lists them.
 """
 
+from gradwright.ste.comparison import Comparison as Comparison
+from gradwright.ste.comparison import compare as compare
+from gradwright.ste.grids import Codes as Codes
+from gradwright.ste.grids import Grid as Grid
+from gradwright.ste.model import QuantizedLayer as QuantizedLayer
+from gradwright.ste.model import QuantizedModel as QuantizedModel
+from gradwright.ste.model import export_codes as export_codes
+from gradwright.ste.model import quantize_model as quantize_model
+from gradwright.ste.modules import Quantize as Quantize
+from gradwright.ste.reversal import GradientReversal as GradientReversal
 from gradwright.ste.rounding import ceil as ceil
 from gradwright.ste.rounding import floor as floor
 from gradwright.ste.rounding import round as round
