@@ -4,8 +4,10 @@ Every function here declares the function whose derivative it uses on purpose, e
 ``gradwright show ste`` lists them.
 """
 
+from gradwright.ste.blocks import mx as mx
 from gradwright.ste.float8 import float8 as float8
 from gradwright.ste.minifloat import minifloat as minifloat
+from gradwright.ste.nvfp4 import nvfp4 as nvfp4
 from gradwright.ste.rounding import ceil as ceil
 from gradwright.ste.rounding import floor as floor
 from gradwright.ste.rounding import round as round
