@@ -4,6 +4,12 @@ Every function here declares the function whose derivative it uses on purpose, e
 ``gradwright show ste`` lists them.
 """
 
+from gradwright.ste.binary import approx_sign as approx_sign
+from gradwright.ste.binary import clipped_sign as clipped_sign
+from gradwright.ste.binary import error_decay_sign as error_decay_sign
+from gradwright.ste.binary import sign as sign
+from gradwright.ste.binary import stochastic_sign as stochastic_sign
+from gradwright.ste.binary import swish_sign as swish_sign
 from gradwright.ste.blocks import mx as mx
 from gradwright.ste.float8 import float8 as float8
 from gradwright.ste.minifloat import minifloat as minifloat
