@@ -10,6 +10,10 @@ from gradwright.ste.binary import error_decay_sign as error_decay_sign
 from gradwright.ste.binary import sign as sign
 from gradwright.ste.binary import stochastic_sign as stochastic_sign
 from gradwright.ste.binary import swish_sign as swish_sign
+from gradwright.ste.binary_weights import magnitude_sign as magnitude_sign
+from gradwright.ste.binary_weights import xnor_weights as xnor_weights
+from gradwright.ste.bitnet import bitnet_activations as bitnet_activations
+from gradwright.ste.bitnet import bitnet_weights as bitnet_weights
 from gradwright.ste.blocks import mx as mx
 from gradwright.ste.float8 import float8 as float8
 from gradwright.ste.minifloat import minifloat as minifloat
@@ -19,5 +23,7 @@ from gradwright.ste.rounding import floor as floor
 from gradwright.ste.rounding import round as round
 from gradwright.ste.rounding import round_half_away as round_half_away
 from gradwright.ste.rounding import trunc as trunc
+from gradwright.ste.ternary import ttq as ttq
+from gradwright.ste.ternary import twn as twn
 from gradwright.ste.uniform import codes as codes
 from gradwright.ste.uniform import fake_quantize as fake_quantize
