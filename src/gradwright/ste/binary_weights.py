@@ -36,7 +36,7 @@ def _values(x: Tensor, *, axis: int | None = None) -> Tensor:
 
 
 def _codes(x: Tensor, *, axis: int | None = None) -> Tensor:
-    return _plain_mean(x, axis)[..., None] * torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    return mean_size(x, sharing("codes", x, axis))[..., None] * torch.tensor([-1.0, 1.0], dtype=torch.float64)
 
 
 def _examples(dtype: torch.dtype) -> Sequence[Example]:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright.authoring.catalogue import Example, around, catalogued, grid, joined
+from gradwright.authoring.catalogue import Example, around, catalogued, joined
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
 from gradwright.ste.masks import working_dtype
 from gradwright.ste.parameters import mean_size
-from gradwright.ste.ternary import either, three, weights_of_mean
+from gradwright.ste.ternary import either, long_tails, three, weights_of_mean
 from gradwright.ste.uniform import codes
 
 BITNET = "Ma et al. 2024, arXiv 2402.17764"
@@ -48,14 +48,14 @@ def _weight_values(w: Tensor, *, eps: float = 1e-5) -> Tensor:
 
 
 def _weight_codes(w: Tensor, *, eps: float = 1e-5) -> Tensor:
-    return either(_weight_size(w, eps))
+    return either(_scale(w, eps))
 
 
 def _weight_examples(dtype: torch.dtype) -> Sequence[Example]:
     return [
         Example((weights_of_mean(1.5, 0.75, dtype),), {}, "ties"),
         Example((weights_of_mean(1.0, 1.5, dtype),), {}, "where the larger codes end"),
-        Example((grid(-1.5, 1.5, 24, dtype).reshape(4, 6),)),
+        Example((long_tails(4, 60, dtype),), {}, "long tails"),
         Example((around(2.0**-8, -(2.0**-8), dtype=dtype),), {"eps": 2.0**-7}, "smaller than eps"),
     ]
 
@@ -91,9 +91,14 @@ def bitnet_weights(w: Tensor, *, eps: float = 1e-5) -> Tensor:
         ([-1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0])
     """
     _check_eps("bitnet_weights", eps)
-    scale = mean_size(w, list(range(w.dim()))).clamp(min=eps)
+    scale = _scale(w, eps)
     size = scale.to(working_dtype(w.dtype))
     return three(w, scale / 2, size, size).to(w.dtype)  # rounding to 1 begins beyond one half, a tie
+
+
+def _scale(w: Tensor, eps: float) -> Tensor:
+    """Return the scale of all weights, with as many dimensions."""
+    return mean_size(w, list(range(w.dim()))).clamp(min=eps)
 
 
 bitnet_weights.vjp(_passes)

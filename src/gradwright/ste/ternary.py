@@ -51,10 +51,16 @@ def _passes(g: Tensor) -> Tensor:
 
 def weights_of_mean(mean: float, edge: float, dtype: torch.dtype) -> Tensor:
     """Return 16 weights of a mean size, exact in every dtype, with a threshold (no power of two) and its neighbours."""
-    edges = around(edge, -edge, dtype=dtype)
+    # Neighbours in float32 for float64 too, whose sums are then exact in any order.
+    edges = around(edge, -edge, dtype=torch.float32 if dtype == torch.float64 else dtype).to(dtype)
     rest = torch.tensor([0.0, -0.0, 2.0, -2.0, 1.0, -1.0, 0.25, -0.25, 1.25], dtype=dtype)
     last = 16 * mean - 6 * edge - float(rest.abs().sum())
     return torch.cat([edges, rest, torch.tensor([-last], dtype=dtype)])
+
+
+def long_tails(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Return weights many of which are more than twice the mean size, where ``w + (q - w)`` is not ``q``."""
+    return grid(-1.5, 1.5, rows * columns, dtype).pow(3).reshape(rows, columns)
 
 
 def _check_threshold(function: str, threshold: float) -> None:
@@ -82,16 +88,16 @@ def _twn_values(w: Tensor, *, threshold: float = 0.7, axis: int | None = None) -
 
 
 def _twn_codes(w: Tensor, *, threshold: float = 0.7, axis: int | None = None) -> Tensor:
-    return either(_twn_sizes(w, threshold, axis)[1])
+    dims = sharing("twn", w, axis)
+    return either(_twn_size(w, threshold * mean_size(w, dims), dims))
 
 
 def _twn_examples(dtype: torch.dtype) -> Sequence[Example]:
     w = weights_of_mean(1.0, 0.75, dtype)
-    rows = grid(-1.5, 1.5, 24, dtype).reshape(4, 6)
     return [
         Example((w,), {"threshold": 0.75}, "edges"),
         Example((torch.stack([w, w / 4]).T.contiguous(),), {"threshold": 0.75, "axis": -1}, "per column"),
-        Example((rows,), {"axis": 0}, "per row"),
+        Example((long_tails(4, 60, dtype),), {"axis": 0}, "per row"),
         Example((torch.zeros(5, dtype=dtype),), {}, "zeros"),
     ]
 
@@ -132,11 +138,15 @@ def twn(w: Tensor, *, threshold: float = 0.7, axis: int | None = None) -> Tensor
     _check_threshold("twn", threshold)
     dims = sharing("twn", w, axis)
     limit = threshold * mean_size(w, dims)
+    size = _twn_size(w, limit, dims).to(working_dtype(w.dtype))
+    return three(w, limit, size, size).to(w.dtype)
+
+
+def _twn_size(w: Tensor, limit: Tensor, dims: list[int]) -> Tensor:
+    """Return the mean of the sizes above the threshold, zero where there is none."""
     sizes = w.abs()
     large = sizes > limit
-    size = total(torch.where(large, sizes, 0.0), dims) / total(large, dims).clamp(min=1)
-    size = size.to(working_dtype(w.dtype))
-    return three(w, limit, size, size).to(w.dtype)
+    return total(torch.where(large, sizes, 0.0), dims) / total(large, dims).clamp(min=1)
 
 
 twn.vjp(_passes)
