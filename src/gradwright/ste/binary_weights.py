@@ -53,7 +53,7 @@ def _slopes(x: Tensor, axis: int | None) -> tuple[Tensor, Callable[[Tensor], Ten
     """Return the scale, what keeps values where |x| is at most 1, and how many elements share a scale."""
     dims = sharing("mean_size", x, axis)
     scale = mean_size(x, dims).to(working_dtype(x.dtype))
-    return scale, passing(x.to(scale.dtype), -1.0, 1.0, "inclusive"), math.prod(x.shape[d] for d in dims)
+    return scale, passing(x.to(scale.dtype), -1.0, 1.0, "inclusive"), math.prod([x.shape[d] for d in dims])
 
 
 # -------------------------------------------------------------------- XNOR-Net

@@ -176,9 +176,10 @@ def _line(form: Format, largest: float, dtype: torch.dtype) -> Tensor:
 def _mx_examples(dtype: torch.dtype) -> Sequence[Example]:
     found: list[Example] = []
     for element, form in ELEMENTS.items():
-        lines = [_line(form, size * 2.0**-3, dtype) for size in (1.0, 1.25, form.largest / form.top_binade, 1.9375)]
+        modes = {"e2m1": SCALE_MODES, "e4m3": ("floor", "even")}.get(element, ("floor",))
+        sizes = (1.0, 1.25, form.largest / form.top_binade, 1.9375) if len(modes) > 1 else (1.25, 1.9375)
+        lines = [_line(form, size * 2.0**-3, dtype) for size in sizes]
         x = torch.nn.utils.rnn.pad_sequence(lines, batch_first=True)
-        modes = SCALE_MODES if element in ("e4m3", "e2m1") else ("floor",)
         found.extend(Example((x,), {"element": element, "scale_mode": mode}, f"{element}, {mode}") for mode in modes)
     low = torch.stack([_line(ELEMENTS["e2m1"], size, dtype)[-20:] for size in (1.75, 1.9375)])
     found.append(Example((low,), {"element": "e2m1", "mask": "range"}, "clipped by the scale"))
@@ -227,7 +228,8 @@ def mx(
         mask: ``"none"``: the gradient passes everywhere; ``"range"``: not where an element is clipped.
 
     Returns:
-        a tensor of the shape and dtype of ``x``. A block with infinity or nan in it is all nan.
+        a tensor of the shape and dtype of ``x``. A block with infinity or nan in it is all nan. In float16 what is
+        rounded up beyond 65504 becomes infinity, as in any cast.
 
     Raises:
         OptionError: an option has no value that is known.

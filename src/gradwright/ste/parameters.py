@@ -106,4 +106,4 @@ def total(x: Tensor, dims: list[int]) -> Tensor:
 
 def mean_size(x: Tensor, dims: list[int]) -> Tensor:
     """Return the mean of the sizes over some dimensions, which stay with length 1."""
-    return total(x.abs(), dims) / math.prod(x.shape[d] for d in dims)
+    return total(x.abs(), dims) / math.prod([x.shape[d] for d in dims])
