@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,3 +79,31 @@ def by_element(x: Tensor, parameter: Any, axis: int | None, group_size: int | No
 def weighed(parameter: Tensor, factor: float) -> Tensor:
     """Return a parameter as it is, whose gradient is multiplied by a factor (for surrogates)."""
     return parameter * factor + (parameter * (1 - factor)).detach()
+
+
+def sharing(function: str, x: Tensor, axis: int | None) -> list[int]:
+    """Return the dimensions whose elements share a parameter: all, or all but one.
+
+    Raises:
+        OptionError: ``x`` has no such axis.
+    """
+    if axis is None:
+        return list(range(x.dim()))
+    if not -x.dim() <= axis < x.dim():
+        raise OptionError(f"{function}: axis={axis} for a tensor of {x.dim()} dimensions; expected one of them.")
+    return [d for d in range(x.dim()) if d != axis % x.dim()]
+
+
+def total(x: Tensor, dims: list[int]) -> Tensor:
+    """Return sums over some dimensions, which stay with length 1.
+
+    They are taken in float64 where the device has it: in float32 their last digits depend on the order of the sum, so
+    that another one would give other codes, for example in compiled code.
+    """
+    wide = torch.float32 if x.device.type == "mps" else torch.float64
+    return x.sum(dims, keepdim=True, dtype=wide) if dims else x.to(wide)  # for torch, no dimensions are all of them
+
+
+def mean_size(x: Tensor, dims: list[int]) -> Tensor:
+    """Return the mean of the sizes over some dimensions, which stay with length 1."""
+    return total(x.abs(), dims) / math.prod([x.shape[d] for d in dims])
