@@ -4,6 +4,15 @@ Every function here declares the function whose derivative it uses on purpose, e
 ``gradwright show ste`` lists them.
 """
 
+from gradwright.ste.activations import pact as pact
+from gradwright.ste.dorefa import dorefa_activations as dorefa_activations
+from gradwright.ste.dorefa import dorefa_gradients as dorefa_gradients
+from gradwright.ste.dorefa import dorefa_weights as dorefa_weights
+from gradwright.ste.learned import lsq as lsq
+from gradwright.ste.learned import lsq_plus as lsq_plus
+from gradwright.ste.learned import lsq_scale as lsq_scale
+from gradwright.ste.ranges import learned_range as learned_range
+from gradwright.ste.ranges import tqt as tqt
 from gradwright.ste.rounding import ceil as ceil
 from gradwright.ste.rounding import floor as floor
 from gradwright.ste.rounding import round as round

@@ -169,6 +169,30 @@ def _inside(
     return passing(v, low - zero, high - zero, edges), v, bound  # not v + zero, which would be rounded again
 
 
+def quantized_by_mask(
+    function: str,
+    x: Tensor,
+    scale: Tensor | float,
+    zero_point: Tensor | float | None,
+    low: int,
+    high: int,
+    mask: Mask,
+    edges: Edges,
+    axis: int | None,
+    group_size: int | None,
+    gradient_scale: float = 1.0,
+    trust: float | None = None,
+    reciprocal: bool = False,
+) -> Tensor:
+    """Quantise with options that are known to be right, for a function of the catalogue whose name errors speak of."""
+    grouped, (step, zero) = arranged(function, x, (scale, zero_point), axis, group_size)
+    assert step is not None
+    arguments = (grouped, step, zero, low, high, mask, edges, trust or 0.0, reciprocal)
+    if is_learned(scale) or is_learned(zero_point):
+        return learned(*arguments, gradient_scale).reshape(x.shape)
+    return fixed(*arguments).reshape(x.shape)
+
+
 # -------------------------------------------------------------------- what users call
 
 
@@ -326,9 +350,18 @@ def fake_quantize(
         raise OptionError(
             f"fake_quantize: trust is {trust} with mask={mask!r}; expected it with mask='trust' and only there."
         )
-    grouped, (step, zero) = arranged("fake_quantize", x, (scale, zero_point), axis, group_size)
-    assert step is not None
-    arguments = (grouped, step, zero, low, high, mask, edges, trust or 0.0, reciprocal)
-    if is_learned(scale) or is_learned(zero_point):
-        return learned(*arguments, gradient_scale).reshape(x.shape)
-    return fixed(*arguments).reshape(x.shape)
+    return quantized_by_mask(
+        "fake_quantize",
+        x,
+        scale,
+        zero_point,
+        low,
+        high,
+        mask,
+        edges,
+        axis,
+        group_size,
+        gradient_scale,
+        trust,
+        reciprocal,
+    )
