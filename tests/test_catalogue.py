@@ -31,9 +31,11 @@ IN_EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(d
 def leaves_of(example: Example) -> tuple[list[Any], dict[str, Any], list[Tensor]]:
     """Return the arguments with tensors of its own that require a gradient, and these tensors."""
     found: list[Tensor] = []
+    given = [value for value in (*example.args, *example.kwargs.values()) if isinstance(value, Tensor)]
+    constants = any(value.requires_grad for value in given)
 
     def own(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        if not isinstance(value, Tensor) or not value.is_floating_point() or (constants and not value.requires_grad):
             return value
         leaf = value.detach().clone().requires_grad_()
         found.append(leaf)

@@ -5,6 +5,9 @@ Every function here declares the function whose derivative it uses on purpose, e
 """
 
 from gradwright.ste.activations import pact as pact
+from gradwright.ste.calibrated import absmax as absmax
+from gradwright.ste.calibrated import quest as quest
+from gradwright.ste.calibrated import quest_scale as quest_scale
 from gradwright.ste.dorefa import dorefa_activations as dorefa_activations
 from gradwright.ste.dorefa import dorefa_gradients as dorefa_gradients
 from gradwright.ste.dorefa import dorefa_weights as dorefa_weights
@@ -18,5 +21,6 @@ from gradwright.ste.rounding import floor as floor
 from gradwright.ste.rounding import round as round
 from gradwright.ste.rounding import round_half_away as round_half_away
 from gradwright.ste.rounding import trunc as trunc
+from gradwright.ste.stretched import seq as seq
 from gradwright.ste.uniform import codes as codes
 from gradwright.ste.uniform import fake_quantize as fake_quantize

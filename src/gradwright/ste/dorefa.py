@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example, around, catalogued, grid, joined
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.ste.activations import on_bound
+from gradwright.ste.bounds import on_bound
 from gradwright.ste.masks import passing, working_dtype
 from gradwright.ste.uniform import codes
 
