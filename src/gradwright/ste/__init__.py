@@ -14,6 +14,9 @@ from gradwright.ste.dorefa import dorefa_weights as dorefa_weights
 from gradwright.ste.learned import lsq as lsq
 from gradwright.ste.learned import lsq_plus as lsq_plus
 from gradwright.ste.learned import lsq_scale as lsq_scale
+from gradwright.ste.levels import apot as apot
+from gradwright.ste.levels import apot_levels as apot_levels
+from gradwright.ste.levels import hwgq as hwgq
 from gradwright.ste.ranges import learned_range as learned_range
 from gradwright.ste.ranges import tqt as tqt
 from gradwright.ste.rounding import ceil as ceil
