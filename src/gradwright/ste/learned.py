@@ -82,10 +82,11 @@ def _with_offset_vjp(
 ) -> dict[str, Tensor]:
     g = g.to(working_dtype(x.dtype))
     v = _shifted(x, scale, offset)
-    inside = passing(v, low, high, "exclusive")
+    code = v.round().clamp_(low, high)
+    inside = passing(v, low, high, "exclusive", overwrite=True)  # where x is nan, so is the code
     grads = {"x": inside(g)}
     if needs["scale"]:
-        grads["scale"] = summed_product(g, v.round().clamp_(low, high) - inside(v), scale) * gradient_scale
+        grads["scale"] = summed_product(g, code.sub_(inside(v)), scale) * gradient_scale
     if needs["offset"]:
         grads["offset"] = summed(g - grads["x"], offset) * gradient_scale
     return grads

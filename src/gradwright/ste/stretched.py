@@ -35,7 +35,8 @@ def _stretched_vjp(
     inside = passing(v, -clip, clip, "inclusive")
     grads = {"x": inside(g)}
     if needs["bound"]:
-        grads["bound"] = summed_product(g, _rounded(v, levels, clip) - inside(v), bound) * gradient_scale
+        slope = _rounded(v, levels, clip).sub_(inside(v))
+        grads["bound"] = summed_product(g, slope, bound) * gradient_scale
     return grads
 
 

@@ -122,7 +122,7 @@ def learned_vjp(
     inside, v, bound = _inside(x, scale, zero_point, low, high, mask, edges, trust, reciprocal)
     grads = {"x": inside(g)}
     if needs["scale"]:  # the slope is the rounding error inside, and the bound outside
-        grads["scale"] = summed_product(g, bound - inside(v), scale) * gradient_scale
+        grads["scale"] = summed_product(g, bound.sub_(inside(v)), scale) * gradient_scale
     if needs["zero_point"]:
         grads["zero_point"] = summed_product(grads["x"] - g, scale, zero_point) * gradient_scale
     return grads
@@ -155,10 +155,13 @@ def _inside(
     trust: float,
     reciprocal: bool,
 ) -> tuple[Keep, Tensor, Tensor]:
-    """Return what keeps values where the mask passes, ``x / scale``, and the clipped codes from the zero point."""
+    """Return what keeps values where the mask passes, ``x / scale``, and the clipped codes from the zero point.
+
+    All are new tensors. Where ``x`` is nan the second may be another number, and the third is nan.
+    """
     v, code = _rounded(x, scale, reciprocal)
     shifted, zero = (code, 0.0) if zero_point is None else (code + zero_point, zero_point)
-    clipped = shifted.clamp(low, high)
+    clipped = shifted.clamp(low, high) if mask == "post-round" else shifted.clamp_(low, high)
     bound = clipped if zero_point is None else clipped - zero
     if mask == "none":
         return everywhere, v, bound
@@ -166,7 +169,11 @@ def _inside(
         return passing(shifted, low, high, edges, overwrite=True), v, bound
     if mask == "trust":
         return passing(bound * scale - x, -trust, trust, edges, overwrite=True), v, bound
-    return passing(v, low - zero, high - zero, edges), v, bound  # not v + zero, which would be rounded again
+    return (
+        passing(v, low - zero, high - zero, edges, overwrite=True),
+        v,
+        bound,
+    )  # not v + zero, which would be rounded again
 
 
 def quantized_by_mask(
