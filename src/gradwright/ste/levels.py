@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwright import torch_compat
 from gradwright.authoring.catalogue import Example, around, catalogued, grid, joined
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
@@ -21,10 +22,15 @@ from gradwright.ste.parameters import arranged, by_element, summed_product
 
 
 def nearest(x: Tensor, levels: Sequence[float], edges: Sequence[float]) -> Tensor:
-    """Return the level of each value: the first up to the first edge, the next up to the second, ...; nan stays."""
-    place = torch.bucketize(x, torch.tensor(edges, dtype=x.dtype, device=x.device))
-    level = torch.tensor(levels, dtype=x.dtype, device=x.device)[place]
-    return torch.where(x == x, level, x)
+    """Return 0 up to the first edge, the first level up to the second edge, and so on; nan stays.
+
+    Levels are positive and increase, so that the one of an element is the largest whose edge it has passed. For the few
+    that there are this is several times faster than to search the edges for each element.
+    """
+    found = x.clamp(0.0, 0.0)
+    for level, edge in zip(levels, edges):
+        found = torch.maximum(found, torch_compat.where_above(level, x, edge))
+    return found
 
 
 def between(levels: Sequence[float]) -> tuple[float, ...]:
@@ -77,7 +83,7 @@ mean of what goes to it (Lloyd's condition)."""
 @custom_gradient
 def _half_normal(x: Tensor, bits: int) -> Tensor:
     positive = HALF_NORMAL_LEVELS[bits]
-    return nearest(x.to(working_dtype(x.dtype)), (0.0, *positive), (0.0, *between(positive))).to(x.dtype)
+    return nearest(x.to(working_dtype(x.dtype)), positive, (0.0, *between(positive))).to(x.dtype)
 
 
 @_half_normal.vjp
@@ -193,7 +199,7 @@ def _on_sums_vjp(
 def _level(v: Tensor, bits: int, signed: bool) -> Tensor:
     """Return the level of values in units of the bound, a new tensor."""
     levels = apot_levels(bits, signed=signed)
-    found = nearest(v.abs() if signed else v, levels, between(levels))
+    found = nearest(v.abs() if signed else v, levels[1:], between(levels))
     return torch.copysign(found, v) if signed else found
 
 
