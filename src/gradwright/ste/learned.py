@@ -172,6 +172,7 @@ def _steps(dtype: torch.dtype) -> Sequence[Example]:
         Example((x, step), {"bits": 2, "signed": False}, "unsigned"),
         Example((x, step), {"bits": 2, "narrow": True}, "ternary"),
         Example((x, step.reshape(1) / 32), {"bits": 8, "gradient_scale": 0.25}, "8 bits, gradient scale"),
+        Example((rows, torch.tensor(0.1, dtype=dtype)), {"bits": 3}, "no power of two"),
         Example((rows, scales), {"bits": 3, "axis": 0}, "per channel"),
         Example((rows, groups), {"bits": 3, "axis": -1, "group_size": 4}, "per group"),
     ]

@@ -281,6 +281,7 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
     found.append(Example((x, scale), {"low": n, "high": p, "mask": "pre-round", "edges": "inclusive"}, "edges"))
     found.append(Example((x, scale), {"low": n, "high": p, "mask": "trust", "trust": 0.5}, "trust"))
     rows, scales = grid(-2, 2, 24, dtype).reshape(3, 8), torch.tensor([0.125, 0.25, 0.5], dtype=dtype)
+    found.append(Example((rows, torch.tensor(0.1, dtype=dtype)), {"low": n, "high": p}, "no power of two"))
     found.append(Example((rows, scales), {"low": n, "high": p, "axis": 0}, "per channel"))
     groups = torch.tensor([[0.125, 0.25], [0.5, 1.0], [0.0625, 0.25]], dtype=dtype)
     found.append(Example((rows, groups), {"low": n, "high": p, "axis": -1, "group_size": 4}, "per group"))
