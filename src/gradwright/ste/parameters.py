@@ -20,6 +20,26 @@ def summed_product(a: Tensor, b: Tensor, parameter: Tensor) -> Tensor:
     return a * b
 
 
+def summed(values: Tensor, parameter: Tensor) -> Tensor:
+    """Return values that are summed over the elements which share the parameter."""
+    if parameter.numel() == 1 and not torch.compiler.is_compiling():
+        return values.sum().reshape(parameter.shape)
+    return values
+
+
+def elements_sharing(x: Tensor, parameter: Any) -> int:
+    """Return how many elements of ``x`` share a number of the parameter, at least 1."""
+    return max(x.numel() // (max(parameter.numel(), 1) if isinstance(parameter, Tensor) else 1), 1)
+
+
+def shared_dims(x: Tensor, axis: int | None, group_size: int | None) -> tuple[int, ...]:
+    """Return the dimensions of the arranged ``x`` whose elements share a parameter; ``x`` is as it was given."""
+    if axis is None:
+        return tuple(range(x.dim()))
+    axis %= x.dim()
+    return tuple(d for d in range(x.dim()) if d != axis) if group_size is None else (axis + 1,)
+
+
 def is_learned(parameter: Any) -> bool:
     """Tell whether a gradient of a parameter may be asked for; while a transform runs that is not known."""
     if not isinstance(parameter, Tensor):
