@@ -17,4 +17,4 @@ def test_both_zeros_have_the_slope_one_and_nan_passes() -> None:
 def test_the_threshold_is_compared_exactly() -> None:
     x = torch.tensor([0.1], dtype=torch.bfloat16)  # 0.10009765625
     assert gw.ste.threshold(x, 0.1).tolist() == [1.0]
-    assert gw.ste.threshold(torch.tensor([torch.nan, torch.inf])).tolist() == [0.0, 1.0]
+    assert gw.ste.threshold(torch.tensor([torch.nan, torch.inf, 0.5])).tolist() == [0.0, 1.0, 0.0]

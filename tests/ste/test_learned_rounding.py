@@ -20,7 +20,7 @@ def test_the_edges_of_the_gate_belong_to_it() -> None:
 def test_the_gate_keeps_its_gradient_for_large_logits() -> None:
     logits = torch.tensor([40.0, -40.0], requires_grad=True)  # where sigmoid (1 - sigmoid) is zero in float32
     (grad,) = torch.autograd.grad(gw.ste.rectified_sigmoid(logits, low=0.0, high=1.0).sum(), logits)
-    assert grad.tolist() == pytest.approx([4.248e-18, 4.248e-18], rel=1e-3)
+    assert grad.tolist() == pytest.approx([4.248e-18, 4.248e-18], rel=1e-3, abs=0)
 
 
 def test_learned_choices_find_the_rounding_that_keeps_a_sum() -> None:
@@ -45,6 +45,12 @@ def test_signed_steps_of_an_offset_choose_the_neighbour() -> None:
         with torch.no_grad():
             offset.sub_(0.05 * grad.sign()).clamp_(-0.5, 0.5)
     assert gw.ste.round_with_offset(x, offset).tolist() == [1.0]
+
+
+def test_the_sum_with_an_offset_is_not_rounded_to_half_precision() -> None:
+    x, offset = (torch.tensor([value], dtype=torch.bfloat16) for value in (3.484375, 2.0**-7))
+    assert float(x + offset) == 3.5  # a tie that is none
+    assert gw.ste.round_with_offset(x, offset).tolist() == [3.0]
 
 
 def test_arguments_are_checked() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 import gradwright as gw
 from gradwright.errors import ArgumentError
+from gradwright.ste import stochastic
 
 DRAWS = 40_000
 SIGMAS = 6.0
@@ -46,6 +47,11 @@ def test_special_values_and_large_numbers_stay() -> None:
     assert bool(gw.ste.stochastic_round(torch.tensor([torch.nan])).isnan())
     tiny = torch.tensor([-1e-30, 1e-30]).repeat(1000)
     assert not gw.ste.stochastic_round(tiny, generator=torch.Generator().manual_seed(0)).any()
+
+
+def test_an_integer_stays_even_where_zero_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stochastic, "uniform", lambda like, generator: torch.zeros_like(like))
+    assert gw.ste.stochastic_round(torch.tensor([-1.0, 0.0, 3.0, 3.5])).tolist() == [-1.0, 0.0, 3.0, 4.0]
 
 
 def test_drawn_noise_is_uniform_and_the_backward_uses_the_same() -> None:
