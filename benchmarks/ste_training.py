@@ -208,9 +208,7 @@ def formats(seeds: Sequence[int], epochs: int) -> Table:
         "NVFP4": gw.ste.nvfp4,
     }
     return {
-        name: {
-            "accuracy": mean_accuracy(Recipe(name, lambda q=q: q, lambda q=q: q, hidden=16), seeds, epochs)
-        }
+        name: {"accuracy": mean_accuracy(Recipe(name, lambda q=q: q, lambda q=q: q, hidden=16), seeds, epochs)}
         for name, q in recipes.items()
     }
 
