@@ -1,12 +1,13 @@
 """A small network on scikit-learn's handwritten digits, quantised in different ways; seconds for a training run.
 
-1,347 images train and 450 test, always the same ones: figures are accuracies in percent, a function of the recipe and the
-seed alone.
+1,347 images train and 450 test, always the same ones: figures are accuracies in percent, a function of the recipe and
+the seed alone.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ class Network(nn.Module):
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
         sizes = (64, recipe.hidden, recipe.hidden, 10)
-        self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])])
+        self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in itertools.pairwise(sizes)])
         self.norms = nn.ModuleList([nn.BatchNorm1d(recipe.hidden) for _ in range(2)])
         self.weights = [recipe.weights() for _ in self.layers]
         self.activations = [recipe.activations() for _ in self.norms]

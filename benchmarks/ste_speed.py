@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,15 +25,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-HOME = ROOT / "build" / "ste-anchors"
 PAGE = ROOT / "docs" / "speed.md"
 KEEPING = {"MALLOC_TOP_PAD_": "500000000", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2000000000"}
 """How glibc is told to keep memory; elsewhere it means nothing."""
 if any(os.environ.get(name) != value for name, value in KEEPING.items()):
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEPING})
 
-sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(HOME)]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+import _anchors  # noqa: E402
 import torch  # noqa: E402
 from _pages import write_tables  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -42,7 +41,6 @@ from torch.autograd import Function  # noqa: E402
 
 import gradwright as gw  # noqa: E402
 
-ANCHORS = ("brevitas==0.13.4", "dependencies==2.0.1", "unfoldNd==0.2.3", "torchao==0.18.0")
 STEP, LOW, HIGH = 0.25, -8, 7
 ROUNDS = 15
 Row = dict[str, Any]
@@ -102,9 +100,7 @@ def rounding(anchors: bool, compiling: bool) -> list[Candidate]:
         Candidate("gw.ste.round", gw.ste.round),
     ]
     if anchors:
-        from brevitas.ops.autograd_ste_ops import RoundSteFn
-
-        found.append(Candidate("Brevitas RoundSteFn", RoundSteFn.apply))
+        found.append(Candidate("Brevitas RoundSteFn", _anchors.brevitas_round()))
     if compiling:
         found.append(Candidate("compiled gw.ste.round", torch.compile(gw.ste.round)))
     return found
@@ -116,7 +112,8 @@ def fixed_step(anchors: bool, compiling: bool) -> list[Candidate]:
 
     found = [Candidate("torch.fake_quantize_per_tensor_affine", built_in), Candidate("composed with detach", composed)]
     if anchors:
-        found.append(Candidate("torchao", torchao_fake_quantize()))
+        quantise, constant = _anchors.torchao_fake_quantize(LOW, HIGH), torch.tensor([STEP])
+        found.append(Candidate("torchao", lambda x: quantise(x, constant)))
     found.append(Candidate("gw.ste.fake_quantize", fixed))
     if compiling:
         found += [
@@ -138,7 +135,10 @@ def learned_step(anchors: bool, compiling: bool) -> list[Candidate]:
         Candidate("composed with detach", composed),
     ]
     if anchors:
-        found += [Candidate("Brevitas IntQuant", brevitas_quantizer()), Candidate("torchao", torchao_fake_quantize())]
+        found += [
+            Candidate("Brevitas IntQuant", _anchors.brevitas_quantizer(4)),
+            Candidate("torchao", _anchors.torchao_fake_quantize(LOW, HIGH)),
+        ]
     found.append(Candidate("gw.ste.fake_quantize", learned))
     if compiling:
         found += [
@@ -146,23 +146,6 @@ def learned_step(anchors: bool, compiling: bool) -> list[Candidate]:
             Candidate("compiled gw.ste.fake_quantize", torch.compile(learned, fullgraph=True)),
         ]
     return found
-
-
-def brevitas_quantizer() -> Callable[..., Tensor]:
-    from brevitas.core.bit_width import BitWidthConst
-    from brevitas.core.function_wrapper import RoundSte, TensorClamp
-    from brevitas.core.quant.int_base import IntQuant
-
-    quantizer = IntQuant(narrow_range=False, signed=True, float_to_int_impl=RoundSte(), tensor_clamp_impl=TensorClamp())
-    bits, zero = BitWidthConst(4)(), torch.tensor(0.0)
-    return lambda x, step: quantizer(step, zero, bits, x)
-
-
-def torchao_fake_quantize() -> Callable[..., Tensor]:
-    from torchao.quantization.quant_primitives import _fake_quantize_affine
-
-    zero, constant = torch.zeros(1, dtype=torch.int32), torch.tensor([STEP])
-    return lambda x, step=constant: _fake_quantize_affine(x, tuple(x.shape), step, zero, torch.int8, LOW, HIGH)
 
 
 TABLES: dict[str, tuple[str, Callable[[bool, bool], list[Candidate]], tuple[Goal, ...]]] = {
@@ -195,7 +178,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.quick:
-        install()
+        _anchors.install()
     sizes = (1_000, 10_000) if options.quick else (1_000, 1_000_000)
     rows: list[Row] = []
     tables = {}
@@ -214,14 +197,6 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2), encoding="utf-8")
     return 0
-
-
-def install() -> None:
-    """Put the packages to compare with into their folder, once, without a second torch."""
-    if all((HOME / name).is_dir() for name in ("brevitas", "torchao")):
-        return
-    command = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*command, "--target", str(HOME), *ANCHORS], check=True)
 
 
 def measured(candidates: Sequence[Candidate], size: int, step: bool, rounds: int) -> dict[str, float]:

@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+import _anchors  # noqa: E402
 import torch  # noqa: E402
 from _digits import Network, Recipe, accuracy, digits, mean_accuracy, train  # noqa: E402
 from _pages import write_tables  # noqa: E402
@@ -33,6 +34,8 @@ import gradwright as gw  # noqa: E402
 
 PAGE = ROOT / "docs" / "ste-training.md"
 SEEDS = (0, 1, 2)
+ANCHORS: list[bool] = []
+"""Not empty where Brevitas and torchao are there to compare with."""
 Table = dict[str, dict[str, float]]
 """Accuracy by row and column."""
 
@@ -51,6 +54,18 @@ class Learned(nn.Module):
             self.scale.data.copy_(gw.ste.lsq_scale(x.detach(), self.bits, signed=self.signed))
             self.started = True
         return gw.ste.lsq(x, self.scale, bits=self.bits, signed=self.signed)
+
+
+class Anchor(Learned):
+    """The same with the quantiser of Brevitas."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Quantise."""
+        if not self.started:
+            self.scale.data.copy_(gw.ste.lsq_scale(x.detach(), self.bits, signed=self.signed))
+            self.quantise = _anchors.brevitas_quantizer(self.bits, signed=self.signed)
+            self.started = True
+        return self.quantise(x, self.scale)
 
 
 class Clipped(nn.Module):
@@ -91,6 +106,7 @@ def by_bits(seeds: Sequence[int], epochs: int) -> Table:
             ("LSQ", Learned, functools.partial(Learned, signed=False)),
             ("DoReFa weights, PACT activations", dorefa, Clipped),
             ("absmax", absmax, functools.partial(absmax, signed=False)),
+            *([("Brevitas, learned step", Anchor, functools.partial(Anchor, signed=False))] if ANCHORS else []),
         ):
             row = found.setdefault(f"{name}, hidden {hidden}", {})
             for bits in (4, 3, 2):
@@ -167,8 +183,7 @@ def binary(seeds: Sequence[int], epochs: int) -> Table:
     }
     found = {}
     for name, sign in gradients.items():
-        weights = sign if name == "none" else gw.ste.clipped_sign if name == "none" else sign
-        recipe = Recipe(name, lambda q=weights: q, lambda q=sign: q, relu=False)
+        recipe = Recipe(name, lambda q=sign: q, lambda q=sign: q, relu=False)
         found[name] = {"accuracy": mean_accuracy(recipe, seeds, epochs)}
     return found
 
@@ -202,11 +217,14 @@ def _descended(step: float, rounding: Callable[[Tensor], Tensor], seed: int, epo
 def formats(seeds: Sequence[int], epochs: int) -> Table:
     """Weights and activations in small floating-point and block formats."""
     recipes: dict[str, Callable[[Tensor], Tensor]] = {
-        "FP8 E4M3": lambda x: gw.ste.float8(x, format="e4m3"),
-        "MXFP8 E4M3": lambda x: gw.ste.mx(x, format="fp8_e4m3"),
-        "MXFP4": lambda x: gw.ste.mx(x, format="fp4"),
+        "FP8 E4M3": lambda x: gw.ste.float8(x, amax=x.detach().abs().max()),
+        "MXFP8": lambda x: gw.ste.mx(x, element="e4m3"),
+        "MXFP4": lambda x: gw.ste.mx(x, element="e2m1"),
+        "MXINT8": lambda x: gw.ste.mx(x, element="int8"),
         "NVFP4": gw.ste.nvfp4,
     }
+    if ANCHORS:
+        recipes["FP8 of torchao"] = _anchors.torchao_float8()
     return {
         name: {"accuracy": mean_accuracy(Recipe(name, lambda q=q: q, lambda q=q: q, hidden=16), seeds, epochs)}
         for name, q in recipes.items()
@@ -231,6 +249,9 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the tables into docs/ste-training.md")
     parser.add_argument("--json", type=Path, help="write rows of figures to this file")
     options = parser.parse_args()
+    if not options.quick:
+        _anchors.install()
+        ANCHORS.append(True)
     torch.set_num_threads(1)
     seeds, epochs = ((0,), 1) if options.quick else (SEEDS, 40)
     found = {}
