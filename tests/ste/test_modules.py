@@ -308,6 +308,14 @@ def test_a_check_knows_what_its_gradient_is_meant_to_be(number: int) -> None:
     assert report["matches-surrogate"].verdict == "pass"
 
 
+@pytest.mark.parametrize("zero_point", [False, True])
+def test_parameters_of_a_coarser_dtype_get_gradients_of_their_own(zero_point: bool) -> None:
+    q = Quantize(4, init="absmax", zero_point=zero_point).float()
+    q(X)
+    report = gw.check(q, 1.7 * X, level="quick", seed=0)
+    assert report["gradient-shape-and-dtype"].verdict == "pass", str(report)
+
+
 def test_a_check_of_a_function_without_a_surrogate_has_none() -> None:
     q = Quantize(4, scale=1.0, function=lambda x, scale: x * scale)
     assert q.__surrogate__ is None

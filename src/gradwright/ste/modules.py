@@ -172,14 +172,15 @@ class Quantize(nn.Module):
         """Return ``x`` quantised, of the same shape and dtype."""
         if not self.calibrated:
             self._calibrate(x)
-        options = dict(self.options)
+        options, scale = dict(self.options), self.scale
+        dtype = torch.promote_types(scale.dtype, x.dtype)
         if self._scales_gradient:
             sharing = x.numel() / max(self.step.numel(), 1)
             usual = (max(sharing, 1.0) * max(self.high, 1)) ** -0.5
             options["gradient_scale"] = usual if self.gradient_scale is None else self.gradient_scale
         if self.zero_point is not None:
-            options["zero_point"] = round_ste(self.zero_point.to(working_dtype(self.zero_point.dtype)))
-        return self.function(x, self.scale, **options)
+            options["zero_point"] = round_ste(self.zero_point.to(dtype))
+        return self.function(x, scale.to(dtype), **options)
 
     @property
     def __surrogate__(self) -> Callable[..., Tensor] | None:
