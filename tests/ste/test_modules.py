@@ -192,6 +192,18 @@ def test_another_function_gets_the_options_that_it_has() -> None:
         Quantize(1, function=binary, mask="trust")
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"signed": False}, {"narrow": True}, {"axis": 1}, {"axis": 1, "group_size": 4}]
+)
+def test_lsq_as_the_function_is_the_same(options: dict[str, Any]) -> None:
+    a, b = Quantize(3, **options), Quantize(3, function=gw.ste.lsq, **options)
+    for q in (a, b):
+        q(X)
+    found = gw.ste.compare(a, b, 1.5 * X)
+    assert found.same, str(found)
+    assert set(found.gradients) == {"x", "step"}
+
+
 def test_the_mask_is_that_of_lsq_unless_given() -> None:
     x = torch.tensor([7.25])  # beyond the highest code, but rounded to it
     for mask, want in ((None, 0.0), ("post-round", 1.0)):
