@@ -53,7 +53,14 @@ def test_absmax_covers_both_ends() -> None:
     q = Quantize(4, init="absmax")
     assert torch.allclose(q(torch.tensor([-16.0, 7.0])), torch.tensor([-16.0, 8.0]))  # 7 / 2 is a tie
     assert q.scale.item() == 2.0
-    assert Quantize(4, signed=False, init="absmax")(torch.tensor([-1.0, 30.0])).tolist() == [0.0, 30.0]
+    assert Quantize(4, signed=False, init="absmax")(torch.tensor([-1e3, 30.0])).tolist() == [0.0, 30.0]
+
+
+@pytest.mark.parametrize("init", ["lsq", "absmax"])
+def test_a_step_for_each_element_of_a_vector(init: Any) -> None:
+    q = Quantize(4, axis=0, init=init)
+    q(torch.tensor([1.0, 50.0]))
+    assert torch.allclose(q.scale, torch.tensor([1.0, 50.0]) * (1 / 7 if init == "absmax" else 2 / 7**0.5))
 
 
 @pytest.mark.parametrize(("init", "want"), [("absmax", 3.0), ("lsq", 2.0)])
