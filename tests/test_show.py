@@ -162,7 +162,7 @@ def test_a_random_entry_says_so() -> None:
 def test_an_unknown_name(run: Run) -> None:
     status, out, err = run("fake_quantise")
     assert (status, out) == (2, "")
-    assert "show: got 'fake_quantise'; expected one of ste.round" in err
+    assert "show: got 'fake_quantise'; expected one of ste." in err
     assert "Did you mean 'ste.fake_quantize'?" in err
 
 

@@ -53,7 +53,14 @@ def test_absmax_covers_both_ends() -> None:
     q = Quantize(4, init="absmax")
     assert torch.allclose(q(torch.tensor([-16.0, 7.0])), torch.tensor([-16.0, 8.0]))  # 7 / 2 is a tie
     assert q.scale.item() == 2.0
-    assert Quantize(4, signed=False, init="absmax")(torch.tensor([-1.0, 30.0])).tolist() == [0.0, 30.0]
+    assert Quantize(4, signed=False, init="absmax")(torch.tensor([-1e3, 30.0])).tolist() == [0.0, 30.0]
+
+
+@pytest.mark.parametrize("init", ["lsq", "absmax"])
+def test_a_step_for_each_element_of_a_vector(init: Any) -> None:
+    q = Quantize(4, axis=0, init=init)
+    q(torch.tensor([1.0, 50.0]))
+    assert torch.allclose(q.scale, torch.tensor([1.0, 50.0]) * (1 / 7 if init == "absmax" else 2 / 7**0.5))
 
 
 @pytest.mark.parametrize(("init", "want"), [("absmax", 3.0), ("lsq", 2.0)])
@@ -192,6 +199,18 @@ def test_another_function_gets_the_options_that_it_has() -> None:
         Quantize(1, function=binary, mask="trust")
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"signed": False}, {"narrow": True}, {"axis": 1}, {"axis": 1, "group_size": 4}]
+)
+def test_lsq_as_the_function_is_the_same(options: dict[str, Any]) -> None:
+    a, b = Quantize(3, **options), Quantize(3, function=gw.ste.lsq, **options)
+    for q in (a, b):
+        q(X)
+    found = gw.ste.compare(a, b, 1.5 * X)
+    assert found.same, str(found)
+    assert set(found.gradients) == {"x", "step"}
+
+
 def test_the_mask_is_that_of_lsq_unless_given() -> None:
     x = torch.tensor([7.25])  # beyond the highest code, but rounded to it
     for mask, want in ((None, 0.0), ("post-round", 1.0)):
@@ -306,6 +325,14 @@ def test_a_check_knows_what_its_gradient_is_meant_to_be(number: int) -> None:
     report = gw.check(q, 1.7 * X, level="quick", seed=0)
     assert report, str(report)
     assert report["matches-surrogate"].verdict == "pass"
+
+
+@pytest.mark.parametrize("zero_point", [False, True])
+def test_parameters_of_a_coarser_dtype_get_gradients_of_their_own(zero_point: bool) -> None:
+    q = Quantize(4, init="absmax", zero_point=zero_point).float()
+    q(X)
+    report = gw.check(q, 1.7 * X, level="quick", seed=0)
+    assert report["gradient-shape-and-dtype"].verdict == "pass", str(report)
 
 
 def test_a_check_of_a_function_without_a_surrogate_has_none() -> None:

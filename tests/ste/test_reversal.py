@@ -29,6 +29,14 @@ def test_reversal() -> None:
         reverse.strength = -1.0
 
 
+def test_what_was_recorded_keeps_its_strength() -> None:
+    reverse = gw.ste.GradientReversal(0.5)
+    x = X.clone().requires_grad_()
+    out = reverse(x)
+    reverse.strength = 2.0
+    assert torch.autograd.grad(out.sum(), x)[0].tolist() == [-0.5] * 7
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_dtypes_stay(dtype: torch.dtype) -> None:
     x = X.to(dtype).requires_grad_()

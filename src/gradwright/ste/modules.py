@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -23,8 +24,9 @@ from torch.nn import functional
 from gradwright import torch_compat
 from gradwright.errors import ArgumentError, OptionError, RuleError, unknown_choice
 from gradwright.ste.grids import Codes, Grid
+from gradwright.ste.learned import lsq_gradient_scale
 from gradwright.ste.masks import Edges, Mask, working_dtype
-from gradwright.ste.parameters import arranged
+from gradwright.ste.parameters import arranged, shared_dims
 from gradwright.ste.rounding import round as round_ste
 from gradwright.ste.uniform import codes as codes_of
 from gradwright.ste.uniform import fake_quantize
@@ -172,14 +174,14 @@ class Quantize(nn.Module):
         """Return ``x`` quantised, of the same shape and dtype."""
         if not self.calibrated:
             self._calibrate(x)
-        options = dict(self.options)
+        options, scale = dict(self.options), self.scale
+        dtype = torch.promote_types(scale.dtype, x.dtype)
         if self._scales_gradient:
-            sharing = x.numel() / max(self.step.numel(), 1)
-            usual = (max(sharing, 1.0) * max(self.high, 1)) ** -0.5
+            usual = lsq_gradient_scale(x, self.step, self.high)
             options["gradient_scale"] = usual if self.gradient_scale is None else self.gradient_scale
         if self.zero_point is not None:
-            options["zero_point"] = round_ste(self.zero_point.to(working_dtype(self.zero_point.dtype)))
-        return self.function(x, self.scale, **options)
+            options["zero_point"] = round_ste(self.zero_point.to(dtype))
+        return self.function(x, scale.to(dtype), **options)
 
     @property
     def __surrogate__(self) -> Callable[..., Tensor] | None:
@@ -234,20 +236,17 @@ class Quantize(nn.Module):
 
     def _found(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return step and zero point for the data so far, these included."""
-        x, _ = arranged("Quantize", x, (), self.axis, self.group_size)
-        if self.axis is None:
-            shared = list(range(x.dim()))
-        elif self.group_size is None:
-            shared = [d for d in range(x.dim()) if d != self.axis % x.dim()]
-        else:
-            shared = [self.axis % (x.dim() - 1) + 1]
+        grouped, _ = arranged("Quantize", x, (), self.axis, self.group_size)  # first: it refuses what does not fit
+        shared, x = shared_dims(x, self.axis, self.group_size), grouped
         earlier = self.scale.to(x.device) if self._seen else torch.zeros((), device=x.device)
         zero = torch.zeros((), device=x.device)
         if self.init == "lsq":
             new = 2 * _reduced(torch.mean, x.abs(), shared) / max(self.high, 1) ** 0.5
             scale = earlier + (new - earlier) / (self._seen + 1)
         elif self.zero_point is None:
-            new = _reduced(torch.amax, (x / torch.where(x < 0, self.low or -1, self.high or 1)).abs(), shared)
+            # A side without codes is clipped anyway, and needs no step.
+            ends = torch.where(x < 0, self.low or -math.inf, self.high or math.inf)
+            new = _reduced(torch.amax, (x / ends).abs(), shared)
             scale = torch.maximum(new, earlier)
         else:
             before = self.zero_point.to(x.device)
@@ -310,8 +309,8 @@ def _set(held: Tensor, value: Tensor) -> None:
         held.data = value.clone()
 
 
-def _reduced(reduce: Callable[..., Tensor], x: Tensor, dims: list[int]) -> Tensor:
-    return reduce(x, dim=dims) if dims else x  # an empty list means all of them
+def _reduced(reduce: Callable[..., Tensor], x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    return reduce(x, dim=dims) if dims else x  # PyTorch takes none for all
 
 
 def _fit_shapes(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -5,18 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
-
-
-@custom_gradient(surrogate=lambda x, strength: -strength * x, nondiff=("strength",))
-def _reversed(x: Tensor, strength: Tensor) -> Tensor:
-    return x.clone()
-
-
-@_reversed.vjp
-def _reversed_vjp(g: Tensor, strength: Tensor) -> dict[str, Tensor]:
-    return {"x": -strength * g}
+from gradwright.ste.shaping import reverse_gradient
 
 
 class GradientReversal(nn.Module):
@@ -54,7 +44,8 @@ class GradientReversal(nn.Module):
     def strength(self, value: float) -> None:
         if not value >= 0:
             raise OptionError(f"GradientReversal: strength is {value}; expected at least 0; the sign is added here.")
-        self.held_strength.fill_(value)
+        # A new one: a graph that was recorded before keeps the strength that it had then.
+        self.held_strength = torch.full_like(self.held_strength, value)
 
     def __surrogate__(self, x: Tensor) -> Tensor:
         """Return what has the gradient that is returned, for ``gw.check``."""
@@ -62,7 +53,7 @@ class GradientReversal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x``."""
-        return _reversed(x, self.held_strength)
+        return reverse_gradient(x, self.held_strength)
 
     def extra_repr(self) -> str:
         """Say how strong it is."""
