@@ -90,9 +90,11 @@ def test_a_learned_step_has_the_gradient_that_lsq_declares(start: float) -> None
         x = (start * X).requires_grad_()
         g = torch.cos(torch.arange(40.0)).reshape(1, 40)
         q(x).backward(g)
-        assert torch.equal(q.scale, q.step), "the parameter is the step itself"
+        assert q.scale.item() == pytest.approx(start)
+        assert q.step.item() == 1.0
         want = lsq_step_gradient(start * X, torch.tensor(start), low, high, g)
-        torch.testing.assert_close(q.step.grad, want, rtol=1e-12, atol=1e-14)
+        assert q.step.grad is not None
+        torch.testing.assert_close(q.step.grad * start, want, rtol=1e-12, atol=1e-14)
         inside = (x / start > low) & (x / start < high)
         assert torch.equal(x.grad, torch.where(inside, g, 0.0))
 
@@ -101,25 +103,46 @@ def test_a_learned_step_has_the_gradient_that_lsq_declares(start: float) -> None
 def test_below_its_start_the_gradient_is_that_of_what_is_computed(ratio: float) -> None:
     q = Quantize(4, scale=0.25)
     with torch.no_grad():
-        q.step.fill_(0.25 * ratio)
+        q.step.fill_(ratio)
     (slope,) = torch.autograd.grad(q.scale, q.step)
     eps = 1e-6
     values = []
     for sign in (1, -1):
         with torch.no_grad():
-            q.step.fill_(0.25 * ratio + sign * eps)
+            q.step.fill_(ratio + sign * eps)
             values.append(q.scale.item())
-    assert slope.item() == pytest.approx((values[0] - values[1]) / (2 * eps), rel=1e-4, abs=1e-9)
+    assert slope.item() * 0.25**2 == pytest.approx((values[0] - values[1]) / (2 * eps), rel=1e-4, abs=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_the_step_stays_positive_whatever_an_optimiser_does(dtype: torch.dtype) -> None:
     q = Quantize(4, scale=0.25).to(dtype)
-    for value in (0.0, -0.25, -1.0, -100.0, -6e4):
+    for value in (0.0, -1.0, -4.0, -400.0, -6e4):
         with torch.no_grad():
             q.step.fill_(value)
         assert q.scale.item() > 0
         assert bool(q(X.to(dtype)).isfinite().all())
+
+
+def test_gradient_descent_moves_the_scale_as_if_it_were_the_parameter() -> None:
+    q = Quantize(4, scale=0.01)
+    scale = q.scale.detach().requires_grad_()
+    x = 0.01 * X
+    gradient = torch.autograd.grad(q.function(x, scale, **q.options, gradient_scale=1.0).square().sum(), scale)[0]
+    q.gradient_scale = 1.0
+    optimizer = torch.optim.SGD(q.parameters(), lr=1e-4)
+    q(x).square().sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(q.scale, scale - 1e-4 * gradient)
+
+
+@pytest.mark.parametrize("start", [1e-4, 0.01, 10.0])
+def test_adam_changes_the_scale_by_a_part_of_itself(start: float) -> None:
+    q = Quantize(8, scale=start)
+    optimizer = torch.optim.Adam(q.parameters(), lr=1e-2)
+    q(start * X).square().sum().backward()
+    optimizer.step()
+    assert abs(q.scale.item() / start - 1) == pytest.approx(1e-2, rel=1e-3)
 
 
 def test_a_large_step_in_training_cannot_turn_it_over() -> None:

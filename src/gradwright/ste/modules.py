@@ -1,12 +1,14 @@
 """Quantisers as modules: with a step of their own, that is found from the first data and may be learned.
 
-How a learned step stays positive: the parameter is ``step``, and what is used is
+A learned step is kept so: the parameter ``step`` counts in units of the step that was found, ``unit``, from 1 on;
 
-    scale = unit * softplus(step / unit)
+    scale = unit * softplus(step)
 
-with a softplus so sharp (1/20) that it is the identity where the step starts, at ``unit``, and above. So an optimiser
-moves the step itself, with the gradient that the function declares, as long as it has not shrunk to a fraction of what
-it was; below, the scale nears zero and never reaches it.
+with a softplus so sharp (1/20) that it is the identity from the start upwards; below, the scale nears zero and never
+reaches it. The gradient of ``step`` is that of ``scale`` divided by ``unit``, not multiplied by it, so that both kinds of
+optimisers do well: gradient descent moves the scale exactly as if it were the parameter, with the gradient that the
+function declares, and Adam, which moves every parameter by about its learning rate, changes it by that *part* of itself.
+(On the scale itself, which is 0.01 for 8 bits, a rate of 0.01 would be a change of 100 %.)
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from gradwright.ste.learned import lsq_gradient_scale
 from gradwright.ste.masks import Edges, Mask, working_dtype
 from gradwright.ste.parameters import arranged, shared_dims
 from gradwright.ste.rounding import round as round_ste
+from gradwright.ste.shaping import scale_gradient
 from gradwright.ste.uniform import codes as codes_of
 from gradwright.ste.uniform import fake_quantize
 
@@ -51,8 +54,8 @@ class Quantize(nn.Module):
         bits, signed, narrow: the codes; see :func:`gradwright.ste.codes`.
         axis, group_size: one step for each slice along an axis, or for each group; see :func:`fake_quantize`.
         scale: the step at the start; None finds it from the first calls.
-        learned: make the step a parameter, ``step``. It can never become zero or negative (:mod:`the module <.modules>`
-            says how).
+        learned: make the step a parameter, ``step``, relative to the one that was found. It can never become zero or
+            negative (:mod:`the module <.modules>` says how).
         init: how the step is found: ``lsq`` is ``2 mean |x| / sqrt(high)``, ``absmax`` covers the largest value. With
             several batches, their mean or the largest.
         batches: how many calls find the step.
@@ -118,7 +121,7 @@ class Quantize(nn.Module):
         start = torch.ones(()) if scale is None else torch.as_tensor(scale, dtype=torch.get_default_dtype()).detach()
         if scale is not None and not bool((start > 0).all() & start.isfinite().all()):
             raise OptionError(f"Quantize: scale is {scale}; expected positive numbers.")
-        self._hold("step", start.clone())
+        self._hold("step", torch.ones_like(start) if learned else start.clone())
         self._hold("zero_point", torch.zeros_like(start) if zero_point else None)
         if learned:
             self.register_buffer("unit", start.clone())
@@ -167,7 +170,9 @@ class Quantize(nn.Module):
         if not self.learned:
             return step
         unit = self.unit.to(step.dtype)
-        soft: Tensor = functional.softplus(step / unit, beta=SHARPNESS, threshold=LINEAR_FROM)
+        soft: Tensor = functional.softplus(
+            scale_gradient(step, unit.square().reciprocal()), beta=SHARPNESS, threshold=LINEAR_FROM
+        )
         return unit * soft + torch.finfo(step.dtype).tiny  # softplus underflows for a step far below zero
 
     def forward(self, x: Tensor) -> Tensor:
@@ -226,9 +231,11 @@ class Quantize(nn.Module):
             scale, zero = self._found(values)
             limits = torch.finfo(self.step.dtype)
             scale = scale.clamp(limits.tiny, limits.max)  # so that half precision makes it neither zero nor infinite
-            _set(self.step, scale)
             if self.learned:
                 _set(self.unit, scale)
+                _set(self.step, torch.ones_like(scale))
+            else:
+                _set(self.step, scale)
             if self.zero_point is not None:
                 _set(self.zero_point, zero)
             self._seen += 1
