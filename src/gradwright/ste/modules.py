@@ -5,10 +5,10 @@ A learned step is kept so: the parameter ``step`` counts in units of the step th
     scale = unit * softplus(step)
 
 with a softplus so sharp (1/20) that it is the identity from the start upwards; below, the scale nears zero and never
-reaches it. The gradient of ``step`` is that of ``scale`` divided by ``unit``, not multiplied by it, so that both kinds of
-optimisers do well: gradient descent moves the scale exactly as if it were the parameter, with the gradient that the
-function declares, and Adam, which moves every parameter by about its learning rate, changes it by that *part* of itself.
-(On the scale itself, which is 0.01 for 8 bits, a rate of 0.01 would be a change of 100 %.)
+reaches it. The gradient of ``step`` is that of ``scale`` divided by ``unit``, not multiplied by it, so that both kinds
+of optimisers do well: gradient descent moves the scale exactly as if it were the parameter, with the gradient that the
+function declares, and Adam, which moves every parameter by about its learning rate, changes it by that *part* of
+itself. (On the scale itself, which is 0.01 for 8 bits, a rate of 0.01 would be a change of 100 %.)
 """
 
 from __future__ import annotations
