@@ -24,6 +24,7 @@ def test_the_code_on_a_page_runs(page: str) -> None:
     run(page)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_the_code_for_newcomers_runs_and_checks_every_function(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Any] = []
 
