@@ -172,7 +172,9 @@ def _any_needs(leaves: Sequence[Tensor]) -> bool:
 
 
 def _may_need(leaf: Tensor, everywhere: bool) -> bool:
-    return leaf.requires_grad or (everywhere and (leaf.is_floating_point() or leaf.is_complex()))
+    if not everywhere:
+        return leaf.requires_grad
+    return (leaf.is_floating_point() or leaf.is_complex()) and torch_compat.tracked(leaf)
 
 
 def _read(function: type[Function]) -> tuple[Old, inspect.Signature, bool]:

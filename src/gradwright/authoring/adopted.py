@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.authoring.derive import NotLinearError, differentiable, transpose, zeros
-from gradwright.authoring.recompute import MOVING, STILL, same_values, watching
-from gradwright.authoring.recording import Context, Kept
+from gradwright.authoring.one_by_one import WAYS_OUT, AllUsed, Task, random_states, run, set_random_states
+from gradwright.authoring.recompute import MOVING, STILL, Watch, constants_of, same_values, smooth, watching
+from gradwright.authoring.recording import Context, Kept, Needed
 from gradwright.authoring.returns import fit
 from gradwright.authoring.seal import may_be_differentiated, opaque, seal
 from gradwright.errors import RuleError
@@ -68,6 +70,18 @@ class Call:
     everywhere: bool
     """True when there may be tangents or a transform."""
 
+    def owners(self) -> list[int]:
+        """Return for each tensor the position of the argument that it belongs to."""
+        return [i for i, structure in enumerate(self.structures) for _ in range(trees.count(structure))]
+
+    def needs_leaf(self) -> list[bool]:
+        """Return for each tensor whether a gradient may be asked for."""
+        return [self.needs[owner] for owner in self.owners()]
+
+    def needed(self, leaves: Sequence[Tensor]) -> list[Tensor]:
+        """Return the tensors of which a gradient may be asked for."""
+        return [leaf for leaf, need in zip(leaves, self.needs_leaf()) if need]
+
 
 @dataclass
 class Result:
@@ -103,9 +117,23 @@ class State:
 
 def pull(state: State, g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
     """Return the gradient of each tensor among the arguments."""
+    before = state.kept
     kept, reason = _for_second(state)
     if reason is None:
-        return _pull(state, kept, g, needed)
+        try:
+            grads, reason = _followed(state, kept, g, needed)
+        except RuleError:
+            raise
+        except Exception as error:
+            if kept is before:
+                raise
+            kept = before
+            reason = (
+                f"{state.call.old.name}: its gradient was differentiated again, but its backward cannot be run with "
+                f"gradients on ({type(error).__name__}: {first_line(error)}); {WAYS_OUT}"
+            )
+        else:
+            return grads if reason is None else seal(reason, grads, [*g, *kept, *(state.leaves or ())])
     return opaque(reason, lambda g, kept: _pull(state, kept, g, needed), list(g), kept, [*kept, *(state.leaves or ())])
 
 
@@ -114,9 +142,20 @@ def push(state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]
     kept, reason = _for_second(state)
     moving = [tangent is not None for tangent in tangents]
     old = state.call.old
+    cuts: list[str] = []
+    states = random_states(kept)
+
+    def linear(g: Sequence[Tensor | None]) -> list[Tensor | None]:
+        set_random_states(states)  # a backward that draws random numbers is linear for each draw
+        if reason is not None:
+            return _pull(state, kept, g, moving)
+        grads, cut = _followed(state, kept, g, moving)
+        cuts.extend([] if cut is None else [cut])
+        return grads
+
     try:
         found, seen = transpose(
-            lambda g: _pull(state, kept, g, moving),
+            linear,
             state.out_metas,
             tangents,
             verify=not old.linear and not torch_compat.is_recording(),
@@ -136,6 +175,7 @@ def push(state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]
             "or write it with gw.custom_gradient and a rule under .jvp."
         ) from error
     old.linear = old.linear or seen
+    reason = cuts[0] if cuts else reason
     return found if reason is None else seal(reason, found, [*tangents, *kept, *(state.leaves or ())])
 
 
@@ -179,7 +219,8 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
     left = iter(copies)
     values = [trees.rebuild(structure, left) for structure in state.call.structures]
     try:
-        with watching([c for c in copies if differentiable((c.shape, c.dtype, c.device))], old.body) as watch:
+        moving = [c for c in copies if differentiable((c.shape, c.dtype, c.device))]
+        with watching(moving, old.body) as watch, Needed(state.call.needed(copies)):
             out = old.forward(context, *values)
         outs: list[Tensor] = []
         trees.flatten(out, outs)
@@ -187,6 +228,8 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
         again: list[Tensor] = []
         trees.flatten([list(saved), attributes], again)
     except Exception as error:
+        if state.call.everywhere and not torch_compat.is_recording():
+            return _recompute_one_by_one(state, own)
         return f"cannot be run again with gradients on ({type(error).__name__}: {first_line(error)})"
     if len(again) != len(result.kept.sources):
         return "keeps something else when it is run again"
@@ -204,14 +247,106 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
     return None
 
 
+def _recompute_one_by_one(state: State, own: Sequence[int]) -> str | None:
+    """Do the same where transforms cannot follow forward; what autograd cannot follow raises when it is asked for."""
+    call, leaves = state.call, state.leaves
+    assert leaves is not None
+    own = [i for i in own if smooth(state.kept[i])]
+
+    def compute(tensors: Sequence[Tensor]) -> list[Tensor]:
+        context = Context(call.needs)
+        left = iter(tensors)
+        call.old.forward(context, *(trees.rebuild(structure, left) for structure in call.structures))
+        again: list[Tensor] = []
+        saved, attributes = context.kept()
+        trees.flatten([list(saved), attributes], again)
+        return [again[i] for i in own]
+
+    message = (
+        f"{call.old.name}: its gradient was differentiated again, but it uses a tensor that forward kept and that is "
+        "neither input nor output, and forward"
+    )
+    try:
+        found = run(Task(message, compute, call.old.body), leaves)
+    except Exception as error:
+        return f"cannot be run again with gradients on ({type(error).__name__}: {first_line(error)})"
+    fresh = list(state.kept)
+    for i, tensor in zip(own, found):
+        if tensor is None or not same_values(tensor, state.kept[i]):
+            return "gives other values when it is run again (random numbers, or a state of its own)"
+        fresh[i] = tensor
+    state.kept = fresh
+    return None
+
+
+def _followed(
+    state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed: Sequence[bool]
+) -> tuple[list[Tensor | None], str | None]:
+    """Run the backward; where it may be differentiated again, return why that would be wrong, or None."""
+    tensors = [t for t in (*g, *kept) if isinstance(t, Tensor)]
+    moving = [t for t in tensors if smooth(t) and torch_compat.tracked(t)]
+    if not moving or not may_be_differentiated() or torch_compat.is_recording():
+        return _pull(state, kept, g, needed), None
+    old = state.call.old
+    with Watch(moving, [*constants_of(old.backward), *tensors]) as watch:
+        grads = _pull(state, kept, g, needed)
+        states = [watch.state(grad) for grad in grads if grad is not None]
+    cut = next((state for state in states if state not in (MOVING, STILL)), None)
+    if cut is None:
+        return grads, None
+    return grads, (
+        f"{old.name}: its gradient was differentiated again, but its backward {cut}, so that a second derivative "
+        f"would be wrong; {WAYS_OUT}"
+    )
+
+
 def _pull(state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
+    if not state.call.everywhere:
+        return _pull_once(state, kept, g, needed)
+    tensors = [t for t in (*g, *kept) if isinstance(t, Tensor)]
+    before, states = versions(tensors), random_states(tensors)
+    try:
+        return _pull_once(state, kept, g, needed)
+    except RuleError:
+        raise
+    except Exception as error:
+        if torch_compat.is_recording() or versions(tensors) != before:
+            raise RuleError(no_transform(state.call.old, "backward", error)) from error
+    set_random_states(states)
+    # A backward may use autograd on what was saved, so that this must require a gradient as it does without transforms.
+    needs = state.call.needs_leaf()
+    entered = [kind == "output" or (kind == "argument" and needs[i]) for kind, i in state.result.kept.sources]
+
+    def compute(tensors: Sequence[Tensor]) -> list[Tensor | None]:
+        left = iter(tensors)
+        given, own = ([next(left) if isinstance(t, Tensor) else t for t in part] for part in (g, kept))
+        for i, enter in enumerate(entered):
+            if enter and not torch.is_grad_enabled() and isinstance(own[i], Tensor) and smooth(own[i]):
+                own[i] = own[i].detach().requires_grad_()
+        with AllUsed(name):
+            return _pull_once(state, own, given, needed)
+
+    name = state.call.old.name
+    message = f"{name}: its gradient was differentiated again, but its backward"
+    try:
+        return run(Task(message, compute, state.call.old.backward), tensors)
+    except RuleError:
+        raise
+    except Exception as error:
+        raise RuleError(no_transform(state.call.old, "backward", error)) from error
+
+
+def _pull_once(
+    state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed: Sequence[bool]
+) -> list[Tensor | None]:
     call, result, old = state.call, state.result, state.call.old
     given: list[Tensor | None] = []
     for place in result.shown:
         cotangent = None if place is None or place in result.still else g[place]
         if cotangent is None and place is not None and result.materialize:
             cotangent = zeros(state.out_metas[place])
-        given.append(cotangent)
+        # A backward may write on its cotangent, which autograd refuses to follow where that is a leaf.
+        given.append(cotangent.clone() if cotangent is not None and may_be_differentiated() else cotangent)
     saved, attributes = result.kept.rebuild(iter(kept))
     left = iter(needed)
     needs: list[bool] = []
@@ -219,15 +354,7 @@ def _pull(state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed:
         own = [next(left) for _ in range(trees.count(structure))]
         needs.append(isinstance(structure, trees.Leaf) and own[0])
     context = Context(needs, saved, attributes)
-    if not call.everywhere:
-        returned = old.backward(context, *given)
-    else:
-        try:
-            returned = old.backward(context, *given)
-        except RuleError:
-            raise
-        except (RuntimeError, NotImplementedError) as error:
-            raise RuleError(no_transform(old, "backward", error)) from error
+    returned = old.backward(context, *given)
     grads = list(returned) if isinstance(returned, tuple) else [returned]
     _check_number(old, grads, call.structures)
     return list(_fitted(state, grads, needed))
@@ -283,6 +410,12 @@ def no_transform(old: Old, part: str, error: BaseException) -> str:
         "other libraries; write branches with torch.where; without vmap, decorate a NumPy backward with "
         "once_differentiable; or write it with gw.custom_gradient, which takes a batching rule under .vmap."
     )
+
+
+def versions(tensors: Sequence[Tensor]) -> list[int]:
+    """Return how often each tensor was edited, whatever transforms are around it."""
+    bare = (torch.func.debug_unwrap(t, recurse=True) if torch_compat.transforms_active() else t for t in tensors)
+    return [0 if t.is_inference() else torch_compat.edits(t) for t in bare]
 
 
 def first_line(error: BaseException) -> str:

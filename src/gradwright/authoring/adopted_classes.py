@@ -7,19 +7,20 @@ that batching sees it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.overrides import TorchFunctionMode
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
-from gradwright.authoring.adopted import Call, Old, Result, State, no_transform, pull, push
+from gradwright.authoring.adopted import Call, Old, Result, State, no_transform, pull, push, versions
 from gradwright.authoring.derive import differentiable, zeros
-from gradwright.authoring.recording import Context, read_kept
+from gradwright.authoring.one_by_one import Task, random_states, run, set_random_states
+from gradwright.authoring.recording import Context, Needed, read_kept
 from gradwright.authoring.seal import may_be_differentiated
 from gradwright.errors import RuleError
 
@@ -42,13 +43,52 @@ def function_class(name: str, module: str, *, forward_mode: bool) -> type[Functi
 
 
 def _forward(call: Call, *leaves: Tensor) -> Any:
+    if not call.everywhere:
+        return _forward_once(call, leaves)
+    before, states = versions(leaves), random_states(leaves)
+    try:
+        return _forward_once(call, leaves)
+    except RuleError:
+        raise
+    except Exception as error:
+        if torch_compat.is_recording() or versions(leaves) != before:
+            raise RuleError(no_transform(call.old, "forward", error)) from error
+    set_random_states(states)
+    return _forward_one_by_one(call, leaves)
+
+
+def _forward_one_by_one(call: Call, leaves: Sequence[Tensor]) -> Any:
+    """Run a forward that no transform can follow on plain tensors, one element of the batch at a time."""
+    results: list[Result] = []
+
+    def compute(tensors: Sequence[Tensor]) -> list[Tensor]:
+        *found, result = _forward_once(call, tensors)
+        results.append(result)
+        return found
+
+    try:
+        found = run(Task(f"{call.old.name}: its forward", compute, call.old.body), leaves)
+    except RuleError:
+        raise
+    except Exception as error:
+        raise RuleError(no_transform(call.old, "forward", error)) from error
+    if any(result != results[0] for result in results):
+        raise RuleError(
+            f"{call.old.name}: what its forward keeps on ctx that is no tensor depends on the values of tensors, and "
+            "differs from one element of the batch to the next; expected tensors under vmap; keep it as a tensor, or "
+            "write it with gw.custom_gradient, which takes a batching rule under .vmap."
+        )
+    return (*found, results[0])
+
+
+def _forward_once(call: Call, leaves: Sequence[Tensor]) -> Any:
     old = call.old
     work = [leaf.clone() for leaf in leaves] if old.edits else list(leaves)
-    versions = [] if call.everywhere else [_version(leaf) for leaf in work]
+    before = versions(work)
     context = Context(call.needs)
     out = _run_forward(call, context, work)
-    if not call.everywhere and not context.gw_dirty and versions != [_version(leaf) for leaf in work]:
-        _refuse_edits(call, work, versions)
+    if not context.gw_dirty and before != versions(work):
+        _refuse_edits(call, work, before)
     outs: list[Tensor] = []
     structure = trees.flatten(out, outs)
     shown = (0,) if structure is trees.LEAF else _shown(out)
@@ -71,7 +111,8 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
     dirty = _dirty(old, context, work, outs)
     returned = trees.distinct(outs, work, copies=call.everywhere, aliases=True)
     if call.everywhere:
-        returned, own = _without_views(returned), _without_views(own)
+        # A constant output has no batch, and PyTorch's generated rule then sums its cotangents over the batch.
+        returned, own = _without_views(torch_compat.batched_like(returned, leaves)), _without_views(own)
     result = Result(structure, len(outs), shown, tuple(still), dirty, kept, context.gw_materialize)
     return (*returned, *own, result)
 
@@ -81,30 +122,10 @@ def _run_forward(call: Call, context: Context, leaves: Sequence[Tensor]) -> Any:
     values = [trees.rebuild(structure, left) for structure in call.structures]
     if not call.everywhere:
         return call.old.forward(context, *values)
-    needed = [leaf for leaf, owner in zip(leaves, _owners(call)) if call.needs[owner]]
-    try:
-        with _Needed(needed):
-            return call.old.forward(context, *values)
-    except RuleError:
-        raise
-    except (RuntimeError, NotImplementedError) as error:
-        raise RuleError(no_transform(call.old, "forward", error)) from error
-
-
-class _Needed(TorchFunctionMode):
-    """Makes a forward that looks at ``requires_grad`` see what is needed: inside a transform, tensors are bare."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.tensors = tensors
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func == _REQUIRES_GRAD and any(args[0] is tensor for tensor in self.tensors):
-            return True
-        return func(*args, **(kwargs or {}))
-
-
-_REQUIRES_GRAD: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+    # It may have to be run more than once, and some take options out of a dict that they are given.
+    values = [copy.copy(value) if type(value) in (dict, list) else value for value in values]
+    with Needed(call.needed(leaves)):
+        return call.old.forward(context, *values)
 
 
 def _without_views(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -112,14 +133,13 @@ def _without_views(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t.clone(memory_format=torch.contiguous_format) if torch_compat.is_view(t) else t for t in tensors]
 
 
-def _refuse_edits(call: Call, leaves: Sequence[Tensor], versions: Sequence[int]) -> None:
-    owners = _owners(call)
-    for leaf, version, owner in zip(leaves, versions, owners):
-        if call.needs[owner] and differentiable((leaf.shape, leaf.dtype, leaf.device)) and _version(leaf) != version:
+def _refuse_edits(call: Call, leaves: Sequence[Tensor], before: Sequence[int]) -> None:
+    for leaf, one, other, owner in zip(leaves, before, versions(leaves), call.owners()):
+        if call.needs[owner] and differentiable((leaf.shape, leaf.dtype, leaf.device)) and one != other:
             raise RuleError(
                 f"{call.old.name}: its forward edited {call.old.argument(owner)!r} in place without saying so, so that "
                 "gradients of what used it before are wrong; expected ctx.mark_dirty on it, called by forward itself, "
-                "or an edit of a copy (`x = x.clone()`)."
+                "or an edit of a copy (`x = x.clone()`); where the class is not yours, stay with its apply."
             )
 
 
@@ -228,10 +248,3 @@ def _jvp(ctx: Any, *tangents: Any) -> Any:
         hidden = [zeros(meta) if differentiable(meta) else None for meta in ctx.hidden_metas]
     return (*found, *hidden, None)
 
-
-def _owners(call: Call) -> list[int]:
-    return [i for i, structure in enumerate(call.structures) for _ in range(trees.count(structure))]
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else torch_compat.edits(tensor)

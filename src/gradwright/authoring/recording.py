@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
@@ -56,6 +58,23 @@ class Context:
         """Return what was saved, and the attributes that the user set."""
         own = {k: v for k, v in vars(self).items() if not k.startswith("gw_") and k != "needs_input_grad"}
         return self.gw_saved, own
+
+
+class Needed(TorchFunctionMode):
+    """Makes a forward that looks at ``requires_grad`` see what is needed: inside a transform, tensors are bare."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.tensors = tensors
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer for the tensors that are needed."""
+        if func == _REQUIRES_GRAD and any(args[0] is tensor for tensor in self.tensors):
+            return True
+        return func(*args, **(kwargs or {}))
+
+
+_REQUIRES_GRAD: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 
 class Held:
