@@ -26,8 +26,9 @@ from gradwright.errors import GradwrightError
 
 RIGHT, REFUSES, FOREIGN, NAN, WRONG, UNKNOWN = "right", "refuses", "foreign error", "nan", "wrong", "not judged"
 DECLARED = "declared"
-"""``refuses`` is an error of gradwright, or of the Function as it is; ``foreign error`` one that came from elsewhere. ``declared``: a second derivative that follows from the rules of the Function, though not from
-its values: it reads its output, whose rule is a surrogate."""
+"""``refuses`` is an error of gradwright, or of the Function as it is; ``foreign error`` one that came from elsewhere.
+``declared`` is a second derivative that follows from the rules of the Function, though not from its values: the rule
+is a surrogate, and reads the output."""
 
 Run = Callable[..., Any]
 
@@ -106,7 +107,10 @@ class Case:
         outs = _tensors(self.call(sample.function.apply, *self.leaves()))
         assert self.inputs, f"{sample.name}: no input requires a gradient"
         self.shown = [i for i, out in enumerate(outs) if out.requires_grad]
-        self.declared = {"hessian": lambda: _flat(self.composed()), "double backward": lambda: self.along(self.composed())}
+        self.declared = {
+            "hessian": lambda: _flat(self.composed()),
+            "double backward": lambda: self.along(self.composed()),
+        }
         assert self.shown, f"{sample.name}: no output requires a gradient"
         generator = torch.Generator().manual_seed(3)
         self.weights = [torch.randn(outs[i].shape, generator=generator, dtype=torch.float64) for i in self.shown]
@@ -220,7 +224,9 @@ class Case:
                     at = [x.clone() for x in self.inputs]
                     at[place].view(-1)[index] += sign * self.step
                     ends.append(self.loss(apply, *(x.requires_grad_() for x in at)).item())
-                if abs((ends[0] - ends[1]) / (2 * self.step) - g.reshape(-1)[index].item()) > 1e-3 * (1 + g.abs().max()):
+                if abs((ends[0] - ends[1]) / (2 * self.step) - g.reshape(-1)[index].item()) > 1e-3 * (
+                    1 + g.abs().max()
+                ):
                     return False
         return True
 

@@ -69,9 +69,7 @@ def listed(module: str, calls: dict[str, tuple[Any, ...]]) -> list[Sample]:
     return found
 
 
-def taken(
-    module: str, names: tuple[str, ...], call: Callable[[], Any], tolerance: float = 1e-6
-) -> list[Sample]:
+def taken(module: str, names: tuple[str, ...], call: Callable[[], Any], tolerance: float = 1e-6) -> list[Sample]:
     """Return the first call of each of these Functions that ``call`` makes."""
     functions = {name: getattr(importlib.import_module(module), name) for name in names}
     found: dict[str, tuple[Any, ...]] = {}
@@ -166,7 +164,15 @@ def snntorch() -> list[Sample]:
 
 
 def spikingjelly() -> list[Sample]:
-    one = ("piecewise_quadratic", "piecewise_exp", "sigmoid", "soft_sign", "super_spike", "atan", "nonzero_sign_log_abs")
+    one = (
+        "piecewise_quadratic",
+        "piecewise_exp",
+        "sigmoid",
+        "soft_sign",
+        "super_spike",
+        "atan",
+        "nonzero_sign_log_abs",
+    )
     one += ("erf", "q_pseudo_spike", "fake_numerical_gradient", "log_tailed_relu", "rect")
     return [
         *listed("spikingjelly.activation_based.surrogate", dict.fromkeys(one, (U, 1.5))),
@@ -273,13 +279,17 @@ def gpytorch() -> list[Sample]:
         *listed(
             f"{variational}natural_variational_distribution", {"_NaturalToMuVarSqrt": (leaf(3, seed=2), precision)}
         ),
-        *listed(f"{variational}tril_natural_variational_distribution", {"_TrilNaturalToMuVarSqrt": (leaf(3), lower(3))}),
+        *listed(
+            f"{variational}tril_natural_variational_distribution", {"_TrilNaturalToMuVarSqrt": (leaf(3), lower(3))}
+        ),
         *listed(
             f"{variational}variational_strategy",
             {"ComputePredictiveUpdates": (lower(3), leaf(3, 2), positive(3, seed=1), leaf(3, seed=2))},
         ),
         *listed(f"{variational}large_batch_variational_strategy", {"QuadFormDiagonal": (positive(3), leaf(3, 2))}),
-        *listed(f"{variational}ciq_variational_strategy", {"_NgdInterpTerms": (leaf(3, 2), leaf(3, seed=1), precision)}),
+        *listed(
+            f"{variational}ciq_variational_strategy", {"_NgdInterpTerms": (leaf(3, 2), leaf(3, seed=1), precision)}
+        ),
     ]
 
 
@@ -339,7 +349,7 @@ def pytorch_wavelets() -> list[Sample]:
         there1, back1 = pw.DWT1DForward(J=1, wave="db2"), pw.DWT1DInverse(wave="db2")
         tree, wood = pw.DTCWTForward(J=2), pw.DTCWTInverse()
         complex_parts = "pytorch_wavelets.dtcwt.transform_funcs"
-        found = [
+        return [
             *taken("pytorch_wavelets.dwt.lowlevel", ("AFB2D", "SFB2D"), lambda: back(there(x))),
             *taken("pytorch_wavelets.dwt.lowlevel", ("AFB1D", "SFB1D"), lambda: back1(there1(line))),
             *taken(complex_parts, ("FWD_J1", "FWD_J2PLUS"), lambda: tree(x)),
@@ -350,7 +360,6 @@ def pytorch_wavelets() -> list[Sample]:
             ),
             *taken("pytorch_wavelets.scatternet.lowlevel", ("ScatLayerj1_f",), lambda: pw.ScatLayer()(x)),
         ]
-    return found
 
 
 def xitorch() -> list[Sample]:
@@ -371,7 +380,9 @@ def xitorch() -> list[Sample]:
     ends = torch.tensor(0.1, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)
     operator = xt.LinearOperator.m(matrix)
     return [
-        *taken("xitorch.linalg.solve", ("solve_torchfcn",), lambda: linalg.solve(operator, leaf(3, 1), method="cg"), 1e-3),
+        *taken(
+            "xitorch.linalg.solve", ("solve_torchfcn",), lambda: linalg.solve(operator, leaf(3, 1), method="cg"), 1e-3
+        ),
         *listed("xitorch._impls.linalg.symeig", {"degen_symeig": (matrix,)}),
         *taken(
             "xitorch.optimize.rootfinder",
@@ -542,8 +553,10 @@ PACKAGES = {
     "pypose": Package(("pypose==0.9.5",), pypose),
     "diffsort": Package(("diffsort==0.2.0",), diffsort),
     "botorch": Package(
-        ("botorch==0.18.1", "gpytorch==1.15.2", "linear-operator==0.6.1", "pyro-ppl==1.9.2", "pyro-api==0.1.2")
-        + ("opt-einsum==3.4.0", "jaxtyping==0.3.11"),
+        (
+            *("botorch==0.18.1", "gpytorch==1.15.2", "linear-operator==0.6.1", "pyro-ppl==1.9.2", "pyro-api==0.1.2"),
+            *("opt-einsum==3.4.0", "jaxtyping==0.3.11"),
+        ),
         botorch,
     ),
     "optimum-quanto": Package(("optimum-quanto==0.2.7",), optimum_quanto),

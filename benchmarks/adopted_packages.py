@@ -29,7 +29,15 @@ HOME = ROOT / "build" / "adopted-packages"
 PAGE = ROOT / "docs" / "adopted-packages.md"
 CELLS = Path(__file__).with_name("_adopted_cells.py")
 QUICK = ("entmax", "norse")
-SIGNS = {"right": "✓", "declared": "≈", "nan": "n", "wrong": "✗", "refuses": "–", "foreign error": "!", "not judged": "·"}
+SIGNS = {
+    "right": "✓",
+    "declared": "≈",
+    "nan": "n",
+    "wrong": "✗",
+    "refuses": "–",
+    "foreign error": "!",
+    "not judged": "·",
+}
 TRANSFORMS = ("backward", "vmap", "grad", "jacrev", "jvp", "jacfwd", "hessian", "double backward", "keywords")
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -148,7 +156,11 @@ def figures(found: Rows) -> list[dict[str, Any]]:
         goal = 0 if mark in ("wrong", "foreign error") else None
         rows.append(
             {"name": f"cells that are {mark}", "value": after, "unit": "count", "against": "before adoption"}
-            | {"ratio": after / before if before else None, "goal": goal, "met": None if goal is None else after <= goal}
+            | {
+                "ratio": after / before if before else None,
+                "goal": goal,
+                "met": None if goal is None else after <= goal,
+            }
         )
     counts = {"packages": (len(found), 12), "Functions": (sum(map(_functions, found.values())), 60)}
     for name, (value, least) in counts.items():

@@ -124,6 +124,11 @@ def tracked(tensor: torch.Tensor) -> bool:
         tensor = _functorch.get_unwrapped(tensor)
 
 
+def any_batched(tensors: Sequence[torch.Tensor]) -> bool:
+    """Tell whether ``vmap`` is around some tensor."""
+    return _functorch is not None and any(_functorch.is_batchedtensor(tensor) for tensor in tensors)
+
+
 def in_graph(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor has a graph at the level where it is, looking through ``vmap``, which does not tell."""
     tensor = unwrap_dead(tensor)
@@ -145,9 +150,7 @@ def batched_like(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     if source is None:
         return list(tensors)
     size = _functorch.get_unwrapped(source).shape[_functorch.maybe_get_bdim(source)]
-    return [
-        t if batched(t) else _functorch._add_batch_dim(t.expand(size, *t.shape).clone(), 0, level) for t in tensors
-    ]
+    return [t if batched(t) else _functorch._add_batch_dim(t.expand(size, *t.shape).clone(), 0, level) for t in tensors]
 
 
 def is_recording() -> bool:

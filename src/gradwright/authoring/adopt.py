@@ -14,7 +14,7 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.authoring import traced, trees
-from gradwright.authoring.adopted import Call, Old
+from gradwright.authoring.adopted_call import Call, Old
 from gradwright.authoring.adopted_classes import function_class
 from gradwright.authoring.definition import Definition, Options
 from gradwright.authoring.recording import Context

@@ -1,4 +1,4 @@
-"""What is known of an adopted Function and of one call of it, and how its derivatives are computed from that.
+"""How the derivatives of an adopted Function are computed from what is known of a call.
 
 The old backward is run with what the old forward kept. Before a second derivative, what is neither input nor output is
 computed again with gradients on; where that cannot be done, the result is sealed. Forward mode is the transpose.
@@ -6,9 +6,7 @@ computed again with gradients on; where that cannot be done, the result is seale
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,103 +14,14 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
+from gradwright.authoring.adopted_call import Old, State, first_line, no_transform, versions
 from gradwright.authoring.derive import NotLinearError, differentiable, transpose, zeros
 from gradwright.authoring.one_by_one import WAYS_OUT, AllUsed, Task, random_states, run, set_random_states
 from gradwright.authoring.recompute import MOVING, STILL, Watch, constants_of, same_values, smooth, watching
-from gradwright.authoring.recording import Context, Kept, Needed
+from gradwright.authoring.recording import Context, Needed
 from gradwright.authoring.returns import fit
 from gradwright.authoring.seal import may_be_differentiated, opaque, seal
 from gradwright.errors import RuleError
-
-
-@dataclass(eq=False)
-class Old:
-    """What is known of a Function that was adopted."""
-
-    name: str
-    names: tuple[str, ...]
-    """Of the arguments of forward, without ctx; the last may be that of ``*args``."""
-    forward: Callable[..., Any]
-    """``forward(ctx, *arguments)``, whatever the style."""
-    body: Any
-    """The function that computes."""
-    backward: Callable[..., Any]
-    once: bool
-    """True when its backward is decorated with ``once_differentiable``."""
-    edits: bool
-    """True when it may change its inputs in place."""
-    linear: bool = False
-    """True once its backward was seen to be linear."""
-    teach: bool = False
-    """True when it is told once of what works but should be done otherwise."""
-    told: set[str] = field(default_factory=set)
-    """What it was told."""
-
-    def tell(self, what: str, message: str) -> None:
-        """Warn once, where that is wanted."""
-        if self.teach and what not in self.told:
-            self.told.add(what)
-            warnings.warn(f"{self.name}: {message}", stacklevel=3)
-
-    def argument(self, position: int) -> str:
-        """Return what to call an argument."""
-        return self.names[position] if position < len(self.names) else f"{self.names[-1]}[{position}]"
-
-
-@dataclass
-class Call:
-    """The arguments of one call without their tensors."""
-
-    old: Old
-    structures: tuple[trees.Structure, ...]
-    needs: tuple[bool, ...]
-    """For each argument, whether a gradient may be asked for."""
-    everywhere: bool
-    """True when there may be tangents or a transform."""
-
-    def owners(self) -> list[int]:
-        """Return for each tensor the position of the argument that it belongs to."""
-        return [i for i, structure in enumerate(self.structures) for _ in range(trees.count(structure))]
-
-    def needs_leaf(self) -> list[bool]:
-        """Return for each tensor whether a gradient may be asked for."""
-        return [self.needs[owner] for owner in self.owners()]
-
-    def needed(self, leaves: Sequence[Tensor]) -> list[Tensor]:
-        """Return the tensors of which a gradient may be asked for."""
-        return [leaf for leaf, need in zip(leaves, self.needs_leaf()) if need]
-
-
-@dataclass
-class Result:
-    """What one call returned and kept, without the tensors."""
-
-    structure: trees.Structure
-    number: int
-    """How many tensors the output holds; hidden ones follow."""
-    shown: tuple[int | None, ...]
-    """For each output, its place among the tensors, or None for one that is no tensor."""
-    still: tuple[int, ...]
-    """The outputs that have no derivative."""
-    dirty: tuple[tuple[int, int], ...]
-    """Inputs that were changed in place, and the outputs that hold the new values."""
-    kept: Kept
-    materialize: bool
-
-
-@dataclass
-class State:
-    """All that a backward or a JVP works with."""
-
-    call: Call
-    result: Result
-    leaves: Sequence[Tensor] | None
-    """The tensors of the arguments; None where they were not needed."""
-    kept: list[Any]
-    metas: Sequence[Any]
-    out_metas: Sequence[Any]
-    trouble: str | None = None
-    """Why forward cannot be run again."""
 
 
 def pull(state: State, g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
@@ -193,6 +102,8 @@ def _for_second(state: State) -> tuple[list[Any], str | None]:
         )
     if state.result.kept.held:
         reason: str | None = "keeps a tensor with a graph of its own on ctx"
+    elif state.result.kept.objects:
+        reason = "keeps an object with tensors in it on ctx, where transforms do not see them"
     elif not own:
         return state.kept, None
     else:
@@ -319,10 +230,11 @@ def _pull(state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed:
 
     def compute(tensors: Sequence[Tensor]) -> list[Tensor | None]:
         left = iter(tensors)
-        given, own = ([next(left) if isinstance(t, Tensor) else t for t in part] for part in (g, kept))
-        for i, enter in enumerate(entered):
-            if enter and not torch.is_grad_enabled() and isinstance(own[i], Tensor) and smooth(own[i]):
-                own[i] = own[i].detach().requires_grad_()
+        given, own = ([next(left) if isinstance(t, Tensor) else None for t in part] for part in (g, kept))
+        if not torch.is_grad_enabled():
+            own = [
+                t.detach().requires_grad_() if e and t is not None and smooth(t) else t for t, e in zip(own, entered)
+            ]
         with AllUsed(name):
             return _pull_once(state, own, given, needed)
 
@@ -400,24 +312,3 @@ def _check_number(old: Old, grads: Sequence[Any], structures: Sequence[trees.Str
                 f"{old.name}.backward returned a gradient for {old.argument(position)!r}, which is no tensor; expected "
                 "None; look whether the order is that of forward."
             )
-
-
-def no_transform(old: Old, part: str, error: BaseException) -> str:
-    """Say that the forward or the backward does not run under a transform."""
-    return (
-        f"{old.name}: its {part} failed under a transform ({type(error).__name__}: {first_line(error)}); expected "
-        "PyTorch operations whose course does not depend on the values of tensors, without NumPy, item() or kernels of "
-        "other libraries; write branches with torch.where; without vmap, decorate a NumPy backward with "
-        "once_differentiable; or write it with gw.custom_gradient, which takes a batching rule under .vmap."
-    )
-
-
-def versions(tensors: Sequence[Tensor]) -> list[int]:
-    """Return how often each tensor was edited, whatever transforms are around it."""
-    bare = (torch.func.debug_unwrap(t, recurse=True) if torch_compat.transforms_active() else t for t in tensors)
-    return [0 if t.is_inference() else torch_compat.edits(t) for t in bare]
-
-
-def first_line(error: BaseException) -> str:
-    """Return the start of what an error says."""
-    return (str(error).strip().splitlines() or [""])[0][:200]

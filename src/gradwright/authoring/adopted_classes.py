@@ -17,10 +17,11 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
-from gradwright.authoring.adopted import Call, Old, Result, State, no_transform, pull, push, versions
+from gradwright.authoring.adopted import pull, push
+from gradwright.authoring.adopted_call import Call, Old, Result, State, no_transform, versions
 from gradwright.authoring.derive import differentiable, zeros
 from gradwright.authoring.one_by_one import Task, random_states, run, set_random_states
-from gradwright.authoring.recording import Context, Needed, read_kept
+from gradwright.authoring.recording import Context, Needed, read_kept, tensors_inside
 from gradwright.authoring.seal import may_be_differentiated
 from gradwright.errors import RuleError
 
@@ -62,9 +63,9 @@ def _forward_one_by_one(call: Call, leaves: Sequence[Tensor]) -> Any:
     results: list[Result] = []
 
     def compute(tensors: Sequence[Tensor]) -> list[Tensor]:
-        *found, result = _forward_once(call, tensors)
-        results.append(result)
-        return found
+        returned = _forward_once(call, tensors)
+        results.append(returned[-1])
+        return list(returned[:-1])
 
     try:
         found = run(Task(f"{call.old.name}: its forward", compute, call.old.body), leaves)
@@ -86,7 +87,8 @@ def _forward_once(call: Call, leaves: Sequence[Tensor]) -> Any:
     work = [leaf.clone() for leaf in leaves] if old.edits else list(leaves)
     before = versions(work)
     context = Context(call.needs)
-    out = _run_forward(call, context, work)
+    given = _arguments(call, work)
+    out = _run_forward(call, context, given)
     if not context.gw_dirty and before != versions(work):
         _refuse_edits(call, work, before)
     outs: list[Tensor] = []
@@ -106,6 +108,15 @@ def _forward_once(call: Call, leaves: Sequence[Tensor]) -> Any:
             "transform of torch.func and no forward mode can follow; expected plain calls only; write it with "
             "gw.custom_gradient, or compute that tensor again in the backward from what was saved."
         )
+    if call.everywhere:
+        inside = tensors_inside(list(context.kept()[1].values()), given)
+        kept.objects = bool(inside)
+        if torch_compat.any_batched(inside):
+            raise RuleError(
+                f"{old.name}: its forward keeps an object with tensors in it on ctx, which vmap does not see; expected "
+                "tensors; save them with ctx.save_for_backward and make the object anew in backward, or write it with "
+                "gw.custom_gradient, which takes a batching rule under .vmap."
+            )
     still = [i for i, tensor in enumerate(outs) if any(tensor is other for other in context.gw_still)]
     still += [i for i in range(len(outs)) if i not in shown]
     dirty = _dirty(old, context, work, outs)
@@ -117,15 +128,21 @@ def _forward_once(call: Call, leaves: Sequence[Tensor]) -> Any:
     return (*returned, *own, result)
 
 
-def _run_forward(call: Call, context: Context, leaves: Sequence[Tensor]) -> Any:
+def _arguments(call: Call, leaves: Sequence[Tensor]) -> list[Any]:
     left = iter(leaves)
     values = [trees.rebuild(structure, left) for structure in call.structures]
     if not call.everywhere:
-        return call.old.forward(context, *values)
+        return values
     # It may have to be run more than once, and some take options out of a dict that they are given.
-    values = [copy.copy(value) if type(value) in (dict, list) else value for value in values]
-    with Needed(call.needed(leaves)):
-        return call.old.forward(context, *values)
+    return [copy.copy(value) if type(value) in (dict, list) else value for value in values]
+
+
+def _run_forward(call: Call, context: Context, arguments: Sequence[Any]) -> Any:
+    if not call.everywhere:
+        return call.old.forward(context, *arguments)
+    needed = [a for a, need in zip(arguments, call.needs) if need and isinstance(a, Tensor)]
+    with Needed(needed):
+        return call.old.forward(context, *arguments)
 
 
 def _without_views(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -213,7 +230,12 @@ def _saved_apart(tensors: Sequence[Tensor]) -> Any:
 
 def _needs_arguments(call: Call, result: Result) -> bool:
     """Tell whether forward may have to be run again, or the seal be joined to the inputs."""
-    return call.old.once or result.kept.held or any(kind == "own" for kind, _ in result.kept.sources)
+    return (
+        call.old.once
+        or result.kept.held
+        or result.kept.objects
+        or any(kind == "own" for kind, _ in result.kept.sources)
+    )
 
 
 def _state(ctx: Any, saved: Sequence[Any]) -> State:
@@ -247,4 +269,3 @@ def _jvp(ctx: Any, *tangents: Any) -> Any:
             found[i] = zeros(ctx.out_metas[i]) if differentiable(ctx.out_metas[i]) else None
         hidden = [zeros(meta) if differentiable(meta) else None for meta in ctx.hidden_metas]
     return (*found, *hidden, None)
-

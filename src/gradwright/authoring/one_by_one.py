@@ -56,7 +56,6 @@ class _OneByOne(Function):
         ctx.save_for_forward(*tensors)
         ctx.set_materialize_grads(False)
         ctx.metas = [(out.shape, out.dtype, out.device) for out in output]
-        # What is whole numbers has no derivative, and says so by getting none.
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -86,7 +85,9 @@ class _OneByOne(Function):
 
         found = run(Task(ctx.task.message, derivative, ctx.task.source), [*tensors, *(tangents[i] for i in moving)])
         return tuple(
-            torch.zeros(shape, dtype=dtype, device=device) if t is None and (dtype.is_floating_point or dtype.is_complex) else t
+            torch.zeros(shape, dtype=dtype, device=device)
+            if t is None and (dtype.is_floating_point or dtype.is_complex)
+            else t
             for t, (shape, dtype, device) in zip(found, ctx.metas)
         )
 
@@ -162,20 +163,14 @@ WAYS_OUT = (
 )
 
 
-def _pulled(
-    task: Task, inputs: Sequence[Tensor], gs: dict[int, Tensor], needed: Sequence[bool]
-) -> list[Tensor | None]:
+def _pulled(task: Task, inputs: Sequence[Tensor], gs: dict[int, Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
     deeper = torch.is_grad_enabled()
     leaves, outs = _traced(task, inputs, needed)
-    places = [i for i in gs if outs[i] is not None and outs[i].requires_grad]  # type: ignore[union-attr]
-    if places:
-        found = iter(
-            torch.autograd.grad(
-                [outs[i] for i in places], leaves, [gs[i] for i in places], create_graph=deeper, allow_unused=True
-            )
-        )
-    else:
-        found = iter([None] * len(leaves))
+    pairs = [(out, g) for out, g in ((outs[i], g) for i, g in gs.items()) if out is not None and out.requires_grad]
+    if not pairs:
+        return [None] * len(needed)
+    ends, cotangents = zip(*pairs)
+    found = iter(torch.autograd.grad(ends, leaves, cotangents, create_graph=deeper, allow_unused=True))
     return [next(found) if need else None for need in needed]
 
 
@@ -188,8 +183,8 @@ def _pushed(task: Task, inputs: Sequence[Tensor], tangents: dict[int, Tensor]) -
             continue
         with torch.enable_grad():
             g = torch.zeros_like(out).requires_grad_()
-            pulled = torch.autograd.grad(out, leaves, g, create_graph=True, allow_unused=True)
-            pairs = [(p, t) for p, t in zip(pulled, tangents.values()) if p is not None and p.requires_grad]
+            pulled: Sequence[Tensor | None] = torch.autograd.grad(out, leaves, g, create_graph=True, allow_unused=True)
+            pairs = [(p, t) for p, t in zip(pulled, tangents.values()) if p is not None]
             if pairs:
                 ps, ts = zip(*pairs)
                 found[place] = torch.autograd.grad(ps, g, ts, create_graph=deeper, allow_unused=True)[0]

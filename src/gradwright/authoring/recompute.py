@@ -61,7 +61,7 @@ class Watch(TorchFunctionMode):
     def __enter__(self) -> Any:
         """Remember whether graphs are recorded: where only tangents travel, ``no_grad`` stops nothing."""
         self.recording = torch.is_grad_enabled()
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def state(self, tensor: Tensor) -> str:
         """Return the state of a tensor at the end."""

@@ -94,6 +94,8 @@ class Kept:
     """For each tensor: ``argument``, ``output`` or ``own``, and which."""
     held: bool
     """True when some tensor has a graph of its own."""
+    objects: bool = False
+    """True when an object that forward made holds tensors."""
 
     def rebuild(self, tensors: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what :meth:`Context.kept` returned, with these tensors in it."""
@@ -126,6 +128,26 @@ def read_kept(context: Context, arguments: Sequence[Tensor], outputs: Sequence[T
             sources.append(("own", len(own)))
             own.append(tensor)
     return Kept(structure, tuple(sources), held), own
+
+
+def tensors_inside(value: Any, given: Sequence[Any], depth: int = 4) -> list[Tensor]:
+    """Return the tensors in objects that a forward made and kept on ctx, where no transform sees them.
+
+    Modules are left out, and what is among ``given``, the arguments: they were there before.
+    """
+    if isinstance(value, Tensor):
+        return [value] if depth < 4 else []
+    if depth == 0 or isinstance(value, (torch.nn.Module, type)) or any(value is other for other in given):
+        return []
+    if isinstance(value, Mapping):
+        parts = list(value.values())
+    elif isinstance(value, (list, tuple, set)):
+        parts = list(value)
+    elif type(value).__module__ != "builtins":
+        parts, depth = list(getattr(value, "__dict__", {}).values()), depth - 1
+    else:
+        return []
+    return [tensor for part in parts for tensor in tensors_inside(part, given, depth)]
 
 
 def _hold(value: Any, known: Sequence[Tensor]) -> Any:
