@@ -25,8 +25,10 @@ def adopt(function: type[Function], /) -> Adopted:
     """Return a callable in place of ``function.apply`` that works under every transform.
 
     The old forward is run with a ``ctx`` that writes down what is done with it, so that batching, forward mode,
-    ``torch.func`` and keyword arguments work. What forward kept that is neither input nor output is computed again for
-    a second derivative; where autograd cannot follow that, the second derivative raises instead of being wrong.
+    ``torch.func`` and keyword arguments work. What transforms cannot follow (NumPy, ``item``, branches on values, masks
+    that choose) is run one element of the batch at a time: right, but no faster than a loop. What forward kept that is
+    neither input nor output is computed again for a second derivative; where autograd cannot follow that, or the
+    backward cuts its own graph, the second derivative raises instead of being wrong.
 
     Arguments:
         function: a Function in the combined style, ``forward(ctx, ...)``, or with ``setup_context``; without ``jvp``

@@ -26,6 +26,8 @@ from gradwright.errors import RuleError
 
 def pull(state: State, g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
     """Return the gradient of each tensor among the arguments."""
+    if not may_be_differentiated():
+        return _pull(state, state.kept, g, needed)
     before = state.kept
     kept, reason = _for_second(state)
     if reason is None:
@@ -196,7 +198,7 @@ def _followed(
     """Run the backward; where it may be differentiated again, return why that would be wrong, or None."""
     tensors = [t for t in (*g, *kept) if isinstance(t, Tensor)]
     moving = [t for t in tensors if smooth(t) and torch_compat.tracked(t)]
-    if not moving or not may_be_differentiated() or torch_compat.is_recording():
+    if not moving or torch_compat.is_recording():
         return _pull(state, kept, g, needed), None
     old = state.call.old
     with Watch(moving, [*constants_of(old.backward), *tensors]) as watch:
@@ -253,12 +255,13 @@ def _pull_once(
 ) -> list[Tensor | None]:
     call, result, old = state.call, state.result, state.call.old
     given: list[Tensor | None] = []
+    # A backward may write on its cotangent, which autograd refuses to follow where that is a leaf.
+    copies = may_be_differentiated()
     for place in result.shown:
         cotangent = None if place is None or place in result.still else g[place]
         if cotangent is None and place is not None and result.materialize:
             cotangent = zeros(state.out_metas[place])
-        # A backward may write on its cotangent, which autograd refuses to follow where that is a leaf.
-        given.append(cotangent.clone() if cotangent is not None and may_be_differentiated() else cotangent)
+        given.append(cotangent.clone() if copies and cotangent is not None else cotangent)
     saved, attributes = result.kept.rebuild(iter(kept))
     left = iter(needed)
     needs: list[bool] = []

@@ -117,7 +117,9 @@ def no_transform(old: Old, part: str, error: BaseException) -> str:
 
 def versions(tensors: Sequence[Tensor]) -> list[int]:
     """Return how often each tensor was edited, whatever transforms are around it."""
-    bare = (torch.func.debug_unwrap(t, recurse=True) if torch_compat.transforms_active() else t for t in tensors)
+    bare = tensors
+    if torch_compat.transforms_active():
+        bare = [torch.func.debug_unwrap(t, recurse=True) for t in tensors]
     return [0 if t.is_inference() else torch_compat.edits(t) for t in bare]
 
 

@@ -75,25 +75,34 @@ class Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
-        given = [t for t in torch_compat.flatten((args, kwargs))[0] if isinstance(t, Tensor) and smooth(t)]
-        if name in LIKE and args:
-            given = [t for t in given if t is args[0]]  # the other tells the shape or the dtype
+        if name not in OVERWRITES and name not in ESCAPES:
+            result = func(*args, **(kwargs or {}))
+            results = _smooth_in(result)
+            if results:
+                given = _smooth_in((args, kwargs))
+                if name in LIKE and args:
+                    given = [t for t in given if t is args[0]]  # the other tells the shape or the dtype
+                self._note_results(name, given, [self._state(t) for t in given], results)
+            return result
+        given = _smooth_in((args, kwargs))
         if name in OVERWRITES and _whole(name, args):
             given = [t for t in given if t is not args[0]]
         states = [self._state(t) for t in given]  # as they are before it is run
-        moving = [t for t, state in zip(given, states) if state != STILL]
         result = func(*args, **(kwargs or {}))
-        results = [args[0]] if name in OVERWRITES else torch_compat.flatten(result)[0]
-        if name in ESCAPES:
-            if moving:
-                self.escaped = f"uses {name.strip('_')}() on a value that depends on the inputs"
-            return result
-        for tensor in (t for t in results if isinstance(t, Tensor) and smooth(t)):
+        if name in OVERWRITES:
+            self._note_results(name, given, states, _smooth_in(args[0]))
+        elif any(state != STILL for state in states):
+            self.escaped = f"uses {name.strip('_')}() on a value that depends on the inputs"
+        return result
+
+    def _note_results(
+        self, name: str, given: Sequence[Tensor], states: Sequence[str], results: Sequence[Tensor]
+    ) -> None:
+        for tensor in results:
             self._note(tensor, self._after(name, given, states, tensor))
             self.filled.pop(id(tensor), None)
             if name in FILLED:
                 self.filled[id(tensor)] = tensor
-        return result
 
     def _after(self, name: str, given: Sequence[Tensor], states: Sequence[str], result: Tensor) -> str:
         broken = next((state for state in states if state not in (MOVING, STILL)), None)
@@ -129,6 +138,15 @@ class Watch(TorchFunctionMode):
 
     def _note(self, tensor: Tensor, state: str) -> None:
         self.states[id(tensor)] = (state, torch_compat.tracked(tensor), tensor)
+
+
+def _smooth_in(value: Any) -> list[Tensor]:
+    """Return the tensors that can have a derivative, in plain containers and those that PyTorch returns."""
+    if isinstance(value, Tensor):
+        return [value] if smooth(value) else []
+    if isinstance(value, (list, tuple)):
+        return [tensor for part in value for tensor in _smooth_in(part)]
+    return [tensor for part in value.values() for tensor in _smooth_in(part)] if isinstance(value, dict) else []
 
 
 def _one_value(tensor: Tensor) -> bool:
