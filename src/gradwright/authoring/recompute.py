@@ -75,7 +75,7 @@ class Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
-        if name not in OVERWRITES and name not in ESCAPES:
+        if name not in OVERWRITES and name not in ESCAPES and not name.endswith("_"):
             result = func(*args, **(kwargs or {}))
             results = _smooth_in(result)
             if results:
@@ -89,8 +89,8 @@ class Watch(TorchFunctionMode):
             given = [t for t in given if t is not args[0]]
         states = [self._state(t) for t in given]  # as they are before it is run
         result = func(*args, **(kwargs or {}))
-        if name in OVERWRITES:
-            self._note_results(name, given, states, _smooth_in(args[0]))
+        if name not in ESCAPES:
+            self._note_results(name, given, states, _smooth_in(args[0] if name in OVERWRITES else result))
         elif any(state != STILL for state in states):
             self.escaped = f"uses {name.strip('_')}() on a value that depends on the inputs"
         return result
