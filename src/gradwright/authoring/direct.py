@@ -1,7 +1,7 @@
 """The Function class behind plain calls of an adopted Function: PyTorch's own ``ctx``, as far as that is right.
 
 While no transform and no forward mode is open, the old forward gets the ``ctx`` of this class. Where it kept nothing
-but tensors that were saved and numbers, PyTorch does the rest, and first derivatives are only looked at; a backward
+but saved tensors and numbers, PyTorch does the rest, and first derivatives are only looked at; a backward
 that may be differentiated again goes through :func:`~gradwright.authoring.adopted.pull`, which watches it. What else
 forward kept is taken off the ``ctx`` again and saved as :mod:`~gradwright.authoring.adopted_classes` does it.
 """
