@@ -25,7 +25,7 @@ class OldFunction:
     call: Callable[..., Any] = field(default=lambda f, *xs: f(*xs))
     refuses: frozenset[str] = frozenset()
     """What it refuses: ``second`` derivatives, ``forward`` mode, ``func`` (all transforms), ``nested forward`` mode
-    (a batched one around another), or one by name."""
+    (a batched one around another), ``vmap twice`` (one around another), or one by name."""
     name: str = ""
     surrogate: Callable[..., Any] | None = None
     """For a rule that is not the derivative: what it is the derivative of."""
@@ -924,7 +924,8 @@ class Branch(Function):
         return 2 * g * x if ctx.up else 3 * g * x * x
 
 
-add(Branch, lambda x: torch.where(x.sum() > 0, x * x, x**3), (x(3),))
+# It keeps a bool on ctx, which is not the same for each element of the larger batch.
+add(Branch, lambda x: torch.where(x.sum() > 0, x * x, x**3), (x(3),), refuses=("vmap twice",))
 
 
 class OwnGraph(Function):

@@ -31,6 +31,7 @@ def refused(old: OldFunction, names: tuple[str, ...]) -> bool:
     return (
         ("second" in old.refuses and order > 1)
         or ("vmap" in old.refuses and bool({"vmap", "vmap-first"} & set(names)))
+        or ("vmap twice" in old.refuses and names == ("vmap", "vmap"))
         or ("forward" in old.refuses and bool(FORWARD & set(names)))
         or ("jacrev" in old.refuses and "jacrev" in names)
         or (
