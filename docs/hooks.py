@@ -3,11 +3,14 @@
 * One page a contract, from the docstring of its module, and an index of them grouped by the question they answer.
 * ``<!-- run: gradwright ... -->`` in a page becomes the real output of that command.
 * ``<!-- schema: NAME -->`` becomes a table of the fields of that part of ``report.schema.json``.
+* ``<!-- catalogue: PACKAGE -->`` becomes a table of the entries of that package of the catalogue.
 """
 
 from __future__ import annotations
 
 import functools
+import html
+import importlib
 import json
 import os
 import re
@@ -20,6 +23,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from gradwright.authoring.catalogue import Entry, entries
 from gradwright.checking.contracts import QUESTIONS, Contract, all_contracts
 
 DOCS = Path(__file__).resolve().parent
@@ -48,7 +52,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the marks in a page by what they stand for."""
     markdown = re.sub(r"^<!-- run: (gradwright .+) -->$", lambda m: run(m[1]), markdown, flags=re.MULTILINE)
-    return re.sub(r"^<!-- schema: (\S+) -->$", lambda m: schema_table(m[1]), markdown, flags=re.MULTILINE)
+    markdown = re.sub(r"^<!-- schema: (\S+) -->$", lambda m: schema_table(m[1]), markdown, flags=re.MULTILINE)
+    return re.sub(r"^<!-- catalogue: (\w+) -->$", lambda m: catalogue_table(m[1]), markdown, flags=re.MULTILINE)
 
 
 def contract_page(contract: Contract) -> str:
@@ -104,6 +109,29 @@ def schema_table(part: str) -> str:
     fields = (schema if part == "document" else schema["$defs"][part])["properties"]
     rows = [f"| `{name}` | {type_of(f)} | {f.get('description', '')} |" for name, f in fields.items() if f]
     return "\n".join(["| field | type | meaning |", "|---|---|---|", *rows])
+
+
+def catalogue_table(package: str) -> str:
+    """Return a table for each family of a package of the catalogue."""
+    families: dict[str, list[Entry]] = {}
+    for entry in entries(importlib.import_module(f"gradwright.{package}")):
+        families.setdefault(entry.function.__module__, []).append(entry)
+    lines = []
+    for module, chosen in families.items():
+        about = links((sys.modules[module].__doc__ or "").strip().splitlines()[0])
+        lines += [f"### {module.removeprefix('gradwright.')}", "", about, ""]
+        lines += ["| function | values | gradient | from |", "|---|---|---|---|"]
+        for entry in chosen:
+            gradient = "<br>".join(f"{formula(name)}: {formula(text)}" for name, text in entry.gradient.items())
+            lines.append(f"| `gw.{entry.name}` | {formula(entry.forward)} | {gradient} | {formula(entry.paper)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def formula(text: str) -> str:
+    """Return a text for a cell of a table, in which no character has a meaning in Markdown."""
+    escaped = html.escape(text)
+    return "".join(f"&#{ord(character)};" if character in "|*_`[]\\" else character for character in escaped)
 
 
 def type_of(field: dict[str, Any]) -> str:

@@ -20,6 +20,11 @@ PACKAGES = (gradwright.ste,)
 ENTRIES = [entry for package in PACKAGES for entry in entries(package)]
 SECOND = ("gradient penalty", "nested forward mode", "double backward", "grad of grad", "hessian")
 """Transforms that need a second derivative."""
+FORWARD = ("forward mode", "jvp", "jacfwd", "compile of jvp")
+"""Transforms that need forward mode, which a rule that is not linear in its cotangent cannot have."""
+LINEAR = ("linear-in-cotangent", "matches-surrogate", "func-transforms")
+"""Contracts that a rule which is not linear in its cotangent breaks by what it is; the suite proves it by its formula,
+and its transforms by what each call gives alone."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 EACH = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
@@ -29,9 +34,11 @@ IN_EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(d
 def leaves_of(example: Example) -> tuple[list[Any], dict[str, Any], list[Tensor]]:
     """Return the arguments with tensors of its own that require a gradient, and these tensors."""
     found: list[Tensor] = []
+    given = [value for value in (*example.args, *example.kwargs.values()) if isinstance(value, Tensor)]
+    constants = any(value.requires_grad for value in given)
 
     def own(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        if not isinstance(value, Tensor) or not value.is_floating_point() or (constants and not value.requires_grad):
             return value
         leaf = value.detach().clone().requires_grad_()
         found.append(leaf)
@@ -56,11 +63,14 @@ def cotangent(shape: torch.Size, dtype: torch.dtype) -> Tensor:
     return (signs * (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)) / 128).to(dtype)
 
 
-def gradients(entry: Entry, example: Example, function: Any = None) -> tuple[Tensor, list[Tensor]]:
+def gradients(
+    entry: Entry, example: Example, function: Any = None, g: Tensor | None = None
+) -> tuple[Tensor, list[Tensor]]:
     """Return the output and the gradients of an entry."""
     args, kwargs, leaves = leaves_of(example)
     out = (function or entry.function)(*args, **kwargs)
-    grads = torch.autograd.grad(out, leaves, cotangent(out.shape, out.dtype), materialize_grads=True)
+    g = cotangent(out.shape, out.dtype) if g is None else g
+    grads = torch.autograd.grad(out, leaves, g, materialize_grads=True)
     return out.detach(), list(grads)
 
 
@@ -95,6 +105,28 @@ def test_gradients_are_those_declared(entry: Entry, dtype: torch.dtype) -> None:
         for grad, want in zip(got, declared(entry, example, dtype)):
             assert grad.dtype == dtype, f"{entry.name}, {example.note}"
             assert_near(grad, want, dtype, out.numel() // max(grad.numel(), 1), f"{entry.name}, {example.note}")
+
+
+def second_derivatives(function: Any, example: Example) -> list[Tensor]:
+    """Return the gradients of a weighted sum of the gradients, for each argument and the cotangent."""
+    args, kwargs, leaves = leaves_of(example)
+    out = function(*args, **kwargs)
+    leaves.append(cotangent(out.shape, out.dtype).requires_grad_())
+    grads = torch.autograd.grad(out, leaves[:-1], leaves[-1], create_graph=True, materialize_grads=True)
+    total = sum((grad * cotangent(grad.shape, grad.dtype)).sum() for grad in grads)
+    if not isinstance(total, Tensor) or not total.requires_grad:  # the gradient is a constant
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    return list(torch.autograd.grad(total, leaves, materialize_grads=True))
+
+
+@EACH
+def test_second_derivatives_are_those_declared(entry: Entry) -> None:
+    if entry.second_order == "raises":
+        pytest.skip("it declares that there are none")
+    for example in cases(entry, torch.float64):
+        got, want = (second_derivatives(function, example) for function in (entry.function, entry.surrogate))
+        for a, b in zip(got, want):
+            assert_near(a, b, torch.float64, 64, f"{entry.name}, {example.note}")
 
 
 @EACH
@@ -169,15 +201,24 @@ def test_compiled_code_has_the_same_gradients_at_every_edge(entry: Entry) -> Non
 
 def faults(entry: Entry, example: Example, level: str) -> Sequence[str]:
     """Return what a check finds against an entry, what it cannot tell, and what is refused that need not be."""
-    report = gw.check(entry.function, *example.args, kwargs=dict(example.kwargs), level=level, seed=0)  # type: ignore[arg-type]
+    skip = () if entry.linear else LINEAR
+    report = gw.check(entry.function, *example.args, kwargs=dict(example.kwargs), level=level, skip=skip, seed=0)  # type: ignore[arg-type]
     # The points of an example lie on the edges, where a first derivative jumps and a second cannot be measured.
-    rough = ("gradient-penalty", "nested-forward", "second-order")
+    rough = ["gradient-penalty", "nested-forward", "second-order"]
+    if entry.random:  # compiled code draws other numbers
+        rough += ["compile", "export"]
     bad = [
         r
         for r in report.results
         if r.verdict in ("fail", "suspect") or (r.verdict == "unresolved" and r.id not in rough)
     ]
-    allowed = ("export", "export (strict)", *(SECOND if entry.second_order == "raises" else ()))
+    allowed = (
+        "export",
+        "export (strict)",
+        *(SECOND if entry.second_order == "raises" else ()),
+        *(() if entry.linear else FORWARD),
+        *(("batched gradients",) if entry.random else ()),  # PyTorch draws no random numbers there
+    )
     refused = [s for s in report.support if s.verdict == "unsupported" and s.transform not in allowed]
     return [f"{r.id}: {r.verdict}: {r.message}" for r in bad] + [f"{s.transform}: {s.reason}" for s in refused]
 
@@ -195,6 +236,33 @@ def test_a_full_check_finds_nothing(entry: Entry) -> None:
     for example in cases(entry, torch.float64):
         found = faults(entry, example, "full")
         assert not found, f"{entry.name}, {example.note}: {found}"
+
+
+@EACH
+def test_a_rule_that_is_declared_not_linear_is_not(entry: Entry) -> None:
+    if entry.linear:
+        pytest.skip("it is linear, which the checks find")
+    example = entry.examples(torch.float64)[0]
+    only = ("linear-in-cotangent",)
+    report = gw.check(entry.function, *example.args, kwargs=dict(example.kwargs), only=only, seed=0)
+    assert [r.verdict for r in report.results if r.id in only] == ["fail"]
+
+
+@EACH
+def test_a_rule_that_is_not_linear_has_its_gradients_under_transforms(entry: Entry) -> None:
+    if entry.linear:
+        pytest.skip("the contract func-transforms compares it")
+    example = entry.examples(torch.float64)[0]
+    x, *rest = example.args
+    batch = torch.stack([x, x.flip(0), x])
+
+    def pulled(x: Tensor, g: Tensor) -> Tensor:
+        _, pull = torch.func.vjp(lambda x: entry.function(x, *rest, **example.kwargs), x)
+        return pull(g)[0]
+
+    g = cotangent(batch.shape, torch.float64)
+    each = [gradients(entry, Example((x, *rest), example.kwargs), g=g)[1][0] for x, g in zip(batch, g)]
+    assert torch.equal(torch.func.vmap(pulled)(batch, g).nan_to_num(7.0), torch.stack(each).nan_to_num(7.0))
 
 
 def test_names_are_unique() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 
 import gradwright as gw
+from gradwright.authoring.catalogue import entries
 from gradwright.typing import has_custom_gradient
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ["writing-gradients.md"]
+PAGES = ["writing-gradients.md", "ste.md"]
 """Pages whose every block of Python is run; that for newcomers has a test of its own."""
 
 
@@ -46,3 +48,21 @@ def run(page: str) -> dict[str, Any]:
         line = text[: block.start()].count("\n") + 1
         exec(compile("\n" * line + block[1], str(DOCS / page), "exec"), scope)
     return scope
+
+
+def test_what_the_page_on_estimators_prints_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    run("ste.md")
+    text = (DOCS / "ste.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert capsys.readouterr().out == "".join(shown)
+
+
+def test_the_table_of_the_catalogue_has_every_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mkdocs")
+    monkeypatch.syspath_prepend(str(DOCS))
+    hooks = importlib.import_module("hooks")
+    table = hooks.on_page_markdown("<!-- catalogue: ste -->")
+    for entry in entries(gw.ste):
+        (row,) = [line for line in table.splitlines() if line.startswith(f"| `gw.{entry.name}` |")]
+        assert row.count("|") == 5
+    assert hooks.formula("|x| <= a_b * c") == "&#124;x&#124; &lt;= a&#95;b &#42; c"

@@ -36,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "watching": BASE | {"checking"},
     "reporting": BASE | {"checking"},
     "linting": set(),
-    "cli": BASE | {"checking", "watching", "reporting", "linting"},
+    "cli": BASE | {"authoring", "ste", "stable", "fused", "checking", "watching", "reporting", "linting"},
     "_gradwright_pytest": BASE | {"checking", "watching", "reporting", "linting", "cli"},
     "__main__": {"cli"},
 }

@@ -270,6 +270,16 @@ def where_between(values: torch.Tensor, positions: torch.Tensor, low: float, hig
     return kept
 
 
+def where_above(value: float, positions: torch.Tensor, low: float) -> torch.Tensor:
+    """Return ``value`` where ``positions > low`` or nan, and zero elsewhere.
+
+    It is the kernel behind the gradient of ``relu``, as for :func:`where_between`.
+    """
+    values = torch.full((), value, dtype=positions.dtype, device=positions.device).expand(positions.shape)
+    kept: torch.Tensor = torch.ops.aten.threshold_backward(values, positions, low)
+    return kept
+
+
 def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Tell whether two tensors lie in the same memory, also where they have none (fake tensors)."""
     return bool(torch._C._is_alias_of(a, b))  # type: ignore[attr-defined]

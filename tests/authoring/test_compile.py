@@ -73,3 +73,18 @@ def test_autocast() -> None:
     found = grads(torch.compile(under, fullgraph=True, backend="aot_eager"), inputs)
     assert [g.dtype for g in found] == [torch.float32, torch.float32]
     torch.testing.assert_close(found, grads(under, inputs))
+
+
+def test_a_vjp_that_is_recorded_of_a_rule_that_asks_for_nothing_and_is_sealed() -> None:
+    @gw.custom_gradient(double_backward="once")
+    def negated(x: Tensor) -> Tensor:
+        return x * 1
+
+    negated.vjp(lambda g: -g)
+
+    def pulled(x: Tensor, g: Tensor) -> Tensor:
+        return torch.func.vjp(negated, x)[1](g)[0]
+
+    torch.compiler.reset()
+    compiled = torch.compile(pulled, backend="aot_eager")  # the transform breaks the graph, so that rules are read too
+    assert torch.equal(compiled(x(3), x(3)), -x(3))

@@ -115,3 +115,5 @@ def test_outputs_are_made_distinct() -> None:
     assert alias.data_ptr() == x.data_ptr()
     (copy,) = trees.distinct([x], [x], copies=True, aliases=True)
     assert copy.data_ptr() != x.data_ptr()
+    (copy,) = trees.distinct([x.view_as(x)], [x], copies=True, aliases=True)
+    assert copy.data_ptr() != x.data_ptr(), "forward mode wants tangents of views to be views"

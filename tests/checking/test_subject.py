@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gradwright
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
 from gradwright.errors import SampleError, SubjectTypeError
@@ -108,3 +109,22 @@ def test_unknown_keyword_is_named() -> None:
 def test_what_cannot_be_checked_is_refused(target: Any, text: str) -> None:
     with pytest.raises(SubjectTypeError, match=text):
         as_subject(target)
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(3.0, "pass"), (2.0, "fail")])
+def test_a_module_may_declare_its_surrogate(factor: float, verdict: str) -> None:
+    class Rounded(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.k = torch.nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.k * (x + (x.round() - x).detach())
+
+        def __surrogate__(self, x: Tensor, k: Tensor) -> Tensor:
+            rounded = x.round().detach()
+            return k * rounded + factor * (x - x.detach())
+
+    assert as_subject(torch.nn.Linear(3, 2)).surrogate is None
+    report = gradwright.check(Rounded(), torch.tensor([0.2, 1.7], dtype=torch.float64), level="quick")
+    assert report["matches-surrogate"].verdict == verdict

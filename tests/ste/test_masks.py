@@ -40,6 +40,7 @@ def test_every_edge_in_every_spelling(bounds: tuple[float, float], edges: masks.
     if bounds[0] > -torch.inf:
         assert torch.equal(masks.passing(v, low, high, edges)(ones), want)
         assert torch.equal(masks._inside(v, low, high, edges), want)
+    assert torch.equal(masks.passing(v, bounds[0], high, edges)(ones), want)  # an infinite number is no bound here too
     assert torch.equal(masks._inside(v, *bounds, edges), want)
 
 

@@ -27,7 +27,10 @@ SecondOrder: TypeAlias = Literal["surrogate", "raises"]
 
 @dataclass(frozen=True)
 class Example:
-    """Arguments of one call, for the proofs: at the places where a rule can be wrong."""
+    """Arguments of one call, for the proofs: at the places where a rule can be wrong.
+
+    Where tensors require a gradient, exactly those are differentiated and the others are constants; else all are.
+    """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)

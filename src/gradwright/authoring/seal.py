@@ -41,7 +41,8 @@ class Seal(_Refuses):
     @staticmethod
     def forward(message: str, number: int, *tensors: Tensor) -> Any:
         """Return the copies."""
-        return tuple(tensor.clone() for tensor in tensors[:number])
+        # int(): where torch.compile reads this, it takes the number for a symbol, which it does not slice by (2.13)
+        return tuple(tensor.clone() for tensor in tensors[: int(number)])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -99,7 +99,7 @@ def distinct(outs: Sequence[Tensor], inputs: Sequence[Tensor], *, copies: bool, 
     """
     distinct: list[Tensor] = []
     for i, out in enumerate(outs):
-        if any(out is other for other in outs[:i]):
+        if any(out is other for other in outs[:i]) or (copies and torch_compat.is_view(out)):
             out = out.clone()
         elif any(out is other for other in inputs) and (copies or aliases):
             out = out.clone() if copies else out.view_as(out)

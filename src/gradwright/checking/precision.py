@@ -25,10 +25,10 @@ def hidden_epsilon(case: Case) -> float:
         if unit <= torch.finfo(case.dtype).eps:
             continue
         rounded = {k: x.to(dtype).to(x.dtype) for k, x in enumerate(case.base)}
-        if all(torch.equal(rounded[k], x) for k, x in enumerate(case.base)):
-            continue
-        if torch.equal(case.value(rounded), here):
-            moved = case.value({k: x * (1 + units * unit) for k, x in enumerate(case.base)})
+        # Inputs that rounding leaves alone show nothing, and would hide a step function by moving its steps.
+        rounded = {k: x for k, x in rounded.items() if not torch.equal(x, case.base[k])}
+        if rounded and torch.equal(case.value(rounded), here):
+            moved = case.value({k: case.base[k] * (1 + units * unit) for k in rounded})
             if float((moved != here).double().mean()) > 0.5:
                 return unit
     return 0.0

@@ -81,10 +81,15 @@ class Subject:
 
     @property
     def surrogate(self) -> Callable[..., Any] | None:
-        """The function whose derivative the subject itself declares to be using, if it does."""
-        if self.kind != "custom gradient":
-            return None
-        declared: Callable[..., Any] | None = self.target.__custom_gradient__.surrogate
+        """The function whose derivative the subject itself declares to be using, if it does.
+
+        A module declares it by an attribute ``__surrogate__``, which takes its parameters by name.
+        """
+        declared: Callable[..., Any] | None = None
+        if self.kind == "module":
+            declared = getattr(self.target, "__surrogate__", None)
+        elif self.kind == "custom gradient":
+            declared = self.target.__custom_gradient__.surrogate
         return declared
 
     @property

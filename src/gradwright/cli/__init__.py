@@ -1,4 +1,4 @@
-"""The command line: ``gradwright check`` and ``gradwright explain``, one file for each command.
+"""The command line: ``gradwright check``, ``explain`` and ``show``, one file for each command.
 
 Exit status: 0 nothing failed, 1 findings, 2 the command could not do its work, 5 nothing was discovered, 130
 interrupted.
@@ -60,6 +60,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "explain", help="print what a contract means", description="Print the documentation of a contract."
     )
     explain.add_argument("id", nargs="?", metavar="ID", help="a contract; without it, all are listed")
+    show = commands.add_parser(
+        "show",
+        help="show the catalogue of proven gradients",
+        description="List the catalogue, or print what one entry declares, and plot its values and its gradient.",
+    )
+    show.add_argument(
+        "name", nargs="?", metavar="NAME", help="an entry, a family or a package; without it, all are listed"
+    )
     options = parser.parse_args(argv)
     if options.command == "check":
         refuse_bad_check_options(check, options)
@@ -71,6 +79,10 @@ def _run(options: argparse.Namespace) -> int:
         from gradwright.cli.check import run_check
 
         return run_check(options)
+    if options.command == "show":
+        from gradwright.cli.show import run_show
+
+        return run_show(options.name)
     from gradwright.cli.explain import run_explain
 
     return run_explain(options.id)

@@ -81,8 +81,9 @@ def passing(
         inside = _inside(position, low, high, edges)
         return lambda values: values * inside
     if isinstance(low, Tensor) or isinstance(high, Tensor):
-        inclusive = edges == "inclusive"
-        outside = (position < low) | (position > high) if inclusive else (position <= low) | (position >= high)
+        below = position <= low if edges == "exclusive" and _is_bound(low) else position < low
+        above = position >= high if edges == "exclusive" and _is_bound(high) else position > high
+        outside = below | above
         return lambda values: torch.where(outside, 0.0, values)
     middle = (max(low, -1e4) + min(high, 1e4)) / 2
     if edges == "inclusive":
@@ -97,13 +98,18 @@ def passing(
     return lambda values: torch_compat.where_between(values, numbers, low, high)
 
 
+def _is_bound(bound: float | Tensor) -> bool:
+    """Tell whether there is a bound: an infinite number is none."""
+    return isinstance(bound, Tensor) or math.isfinite(bound)
+
+
 def _inside(value: Tensor, low: float | Tensor, high: float | Tensor, edges: Edges) -> Tensor:
     """Return 1 where a value lies between two bounds or is nan, else 0, by arithmetic alone."""
     value = value.to(working_dtype(value.dtype))
     outside: Tensor | float = 0.0
-    if isinstance(low, Tensor) or math.isfinite(low):
+    if _is_bound(low):
         outside = _positive(low - value) if edges == "inclusive" else 1 - _positive(value - low)
-    if isinstance(high, Tensor) or math.isfinite(high):
+    if _is_bound(high):
         outside = outside + (_positive(value - high) if edges == "inclusive" else 1 - _positive(high - value))
     inside = 1 - outside
     if not isinstance(inside, Tensor):

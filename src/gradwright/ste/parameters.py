@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,26 @@ def summed_product(a: Tensor, b: Tensor, parameter: Tensor) -> Tensor:
     if parameter.numel() == 1 and a.shape == b.shape and not torch.compiler.is_compiling():
         return torch.dot(a.reshape(-1), b.reshape(-1)).reshape(parameter.shape)  # in one pass over the memory
     return a * b
+
+
+def summed(values: Tensor, parameter: Tensor) -> Tensor:
+    """Return values that are summed over the elements which share the parameter."""
+    if parameter.numel() == 1 and not torch.compiler.is_compiling():
+        return values.sum().reshape(parameter.shape)
+    return values
+
+
+def elements_sharing(x: Tensor, parameter: Any) -> int:
+    """Return how many elements of ``x`` share a number of the parameter, at least 1."""
+    return max(x.numel() // (max(parameter.numel(), 1) if isinstance(parameter, Tensor) else 1), 1)
+
+
+def shared_dims(x: Tensor, axis: int | None, group_size: int | None) -> tuple[int, ...]:
+    """Return the dimensions of the arranged ``x`` whose elements share a parameter; ``x`` is as it was given."""
+    if axis is None:
+        return tuple(range(x.dim()))
+    axis %= x.dim()
+    return tuple(d for d in range(x.dim()) if d != axis) if group_size is None else (axis + 1,)
 
 
 def is_learned(parameter: Any) -> bool:
@@ -78,3 +99,31 @@ def by_element(x: Tensor, parameter: Any, axis: int | None, group_size: int | No
 def weighed(parameter: Tensor, factor: float) -> Tensor:
     """Return a parameter as it is, whose gradient is multiplied by a factor (for surrogates)."""
     return parameter * factor + (parameter * (1 - factor)).detach()
+
+
+def sharing(function: str, x: Tensor, axis: int | None) -> list[int]:
+    """Return the dimensions whose elements share a parameter: all, or all but one.
+
+    Raises:
+        OptionError: ``x`` has no such axis.
+    """
+    if axis is None:
+        return list(range(x.dim()))
+    if not -x.dim() <= axis < x.dim():
+        raise OptionError(f"{function}: axis={axis} for a tensor of {x.dim()} dimensions; expected one of them.")
+    return [d for d in range(x.dim()) if d != axis % x.dim()]
+
+
+def total(x: Tensor, dims: list[int]) -> Tensor:
+    """Return sums over some dimensions, which stay with length 1.
+
+    They are taken in float64 where the device has it: in float32 their last digits depend on the order of the sum, so
+    that another one would give other codes, for example in compiled code.
+    """
+    wide = torch.float32 if x.device.type == "mps" else torch.float64
+    return x.sum(dims, keepdim=True, dtype=wide) if dims else x.to(wide)  # for torch, no dimensions are all of them
+
+
+def mean_size(x: Tensor, dims: list[int]) -> Tensor:
+    """Return the mean of the sizes over some dimensions, which stay with length 1."""
+    return total(x.abs(), dims) / math.prod([x.shape[d] for d in dims])

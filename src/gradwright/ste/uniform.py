@@ -122,7 +122,7 @@ def learned_vjp(
     inside, v, bound = _inside(x, scale, zero_point, low, high, mask, edges, trust, reciprocal)
     grads = {"x": inside(g)}
     if needs["scale"]:  # the slope is the rounding error inside, and the bound outside
-        grads["scale"] = summed_product(g, bound - inside(v), scale) * gradient_scale
+        grads["scale"] = summed_product(g, bound.sub_(inside(v)), scale) * gradient_scale
     if needs["zero_point"]:
         grads["zero_point"] = summed_product(grads["x"] - g, scale, zero_point) * gradient_scale
     return grads
@@ -155,10 +155,13 @@ def _inside(
     trust: float,
     reciprocal: bool,
 ) -> tuple[Keep, Tensor, Tensor]:
-    """Return what keeps values where the mask passes, ``x / scale``, and the clipped codes from the zero point."""
+    """Return what keeps values where the mask passes, ``x / scale``, and the clipped codes from the zero point.
+
+    All are new tensors. Where ``x`` is nan the second may be another number, and the third is nan.
+    """
     v, code = _rounded(x, scale, reciprocal)
     shifted, zero = (code, 0.0) if zero_point is None else (code + zero_point, zero_point)
-    clipped = shifted.clamp(low, high)
+    clipped = shifted.clamp(low, high) if mask == "post-round" else shifted.clamp_(low, high)
     bound = clipped if zero_point is None else clipped - zero
     if mask == "none":
         return everywhere, v, bound
@@ -166,7 +169,35 @@ def _inside(
         return passing(shifted, low, high, edges, overwrite=True), v, bound
     if mask == "trust":
         return passing(bound * scale - x, -trust, trust, edges, overwrite=True), v, bound
-    return passing(v, low - zero, high - zero, edges), v, bound  # not v + zero, which would be rounded again
+    return (
+        passing(v, low - zero, high - zero, edges, overwrite=True),
+        v,
+        bound,
+    )  # not v + zero, which would be rounded again
+
+
+def quantized_by_mask(
+    function: str,
+    x: Tensor,
+    scale: Tensor | float,
+    zero_point: Tensor | float | None,
+    low: int,
+    high: int,
+    mask: Mask,
+    edges: Edges,
+    axis: int | None,
+    group_size: int | None,
+    gradient_scale: float = 1.0,
+    trust: float | None = None,
+    reciprocal: bool = False,
+) -> Tensor:
+    """Quantise with options that are known to be right, for a function of the catalogue whose name errors speak of."""
+    grouped, (step, zero) = arranged(function, x, (scale, zero_point), axis, group_size)
+    assert step is not None
+    arguments = (grouped, step, zero, low, high, mask, edges, trust or 0.0, reciprocal)
+    if is_learned(scale) or is_learned(zero_point):
+        return learned(*arguments, gradient_scale).reshape(x.shape)
+    return fixed(*arguments).reshape(x.shape)
 
 
 # -------------------------------------------------------------------- what users call
@@ -250,6 +281,7 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
     found.append(Example((x, scale), {"low": n, "high": p, "mask": "pre-round", "edges": "inclusive"}, "edges"))
     found.append(Example((x, scale), {"low": n, "high": p, "mask": "trust", "trust": 0.5}, "trust"))
     rows, scales = grid(-2, 2, 24, dtype).reshape(3, 8), torch.tensor([0.125, 0.25, 0.5], dtype=dtype)
+    found.append(Example((rows, torch.tensor(0.1, dtype=dtype)), {"low": n, "high": p}, "no power of two"))
     found.append(Example((rows, scales), {"low": n, "high": p, "axis": 0}, "per channel"))
     groups = torch.tensor([[0.125, 0.25], [0.5, 1.0], [0.0625, 0.25]], dtype=dtype)
     found.append(Example((rows, groups), {"low": n, "high": p, "axis": -1, "group_size": 4}, "per group"))
@@ -326,9 +358,18 @@ def fake_quantize(
         raise OptionError(
             f"fake_quantize: trust is {trust} with mask={mask!r}; expected it with mask='trust' and only there."
         )
-    grouped, (step, zero) = arranged("fake_quantize", x, (scale, zero_point), axis, group_size)
-    assert step is not None
-    arguments = (grouped, step, zero, low, high, mask, edges, trust or 0.0, reciprocal)
-    if is_learned(scale) or is_learned(zero_point):
-        return learned(*arguments, gradient_scale).reshape(x.shape)
-    return fixed(*arguments).reshape(x.shape)
+    return quantized_by_mask(
+        "fake_quantize",
+        x,
+        scale,
+        zero_point,
+        low,
+        high,
+        mask,
+        edges,
+        axis,
+        group_size,
+        gradient_scale,
+        trust,
+        reciprocal,
+    )

@@ -1,0 +1,54 @@
+"""Gradient reversal: the values stay, the gradient turns round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import gradwright as gw
+from gradwright.errors import OptionError
+
+X = torch.linspace(-3.0, 3.0, 7, dtype=torch.float64)
+
+
+def test_reversal() -> None:
+    reverse = gw.ste.GradientReversal(0.25)
+    x = X.clone().requires_grad_()
+    assert torch.equal(reverse(x), x)
+    for strength in (0.25, 0.0, 2.0):
+        reverse.strength = strength
+        (grad,) = torch.autograd.grad(reverse(x).square().sum(), x)
+        assert torch.equal(grad, -strength * 2 * x)
+    assert reverse.strength == 2.0
+    assert not reverse.state_dict()
+    assert repr(reverse) == "GradientReversal(strength=2)"
+    assert gw.check(reverse, X, level="quick")["matches-surrogate"].verdict == "pass"
+    with pytest.raises(OptionError, match=r"strength is -1.0; expected at least 0; the sign is added here"):
+        reverse.strength = -1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_dtypes_stay(dtype: torch.dtype) -> None:
+    x = X.to(dtype).requires_grad_()
+    out = gw.ste.GradientReversal(0.5)(x)
+    assert out.dtype == dtype
+    assert torch.autograd.grad(out.sum(), x)[0].tolist() == [-0.5] * 7
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore")
+def test_a_schedule_does_not_compile_anew() -> None:
+    torch.compiler.reset()
+    reverse = gw.ste.GradientReversal()
+    fast: Any = torch.compile(reverse, fullgraph=True)
+    x = X.clone().requires_grad_()
+    with torch.compiler.set_stance("default"):
+        fast(x).sum().backward()
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for strength in (0.1, 0.7):
+            reverse.strength = strength
+            (grad,) = torch.autograd.grad(fast(x).sum(), x)
+            torch.testing.assert_close(grad, torch.full_like(x, -strength), rtol=1e-6, atol=0)
