@@ -112,17 +112,12 @@ def tracked(tensor: torch.Tensor) -> bool:
     """Tell whether a derivative may be asked for in a tensor, at any level of ``torch.func``; if in doubt, it may."""
     if _functorch is None or not hasattr(_functorch, "is_gradtrackingtensor"):
         return True  # pragma: no cover - depends on the torch version
-    while True:
-        tensor = unwrap_dead(tensor)
-        if tensor.requires_grad:
-            return True
-        if _functorch.is_gradtrackingtensor(tensor):
-            return True
-        if not _functorch.is_batchedtensor(tensor):
-            if not forward_mode_on():
-                return False
-            return tensor.layout != torch.strided or forward_ad.unpack_dual(tensor).tangent is not None
-        tensor = _functorch.get_unwrapped(tensor)
+    tensor = unwrap_dead(tensor)
+    if tensor.requires_grad or _functorch.is_gradtrackingtensor(tensor):
+        return True
+    if _functorch.is_batchedtensor(tensor):
+        return tracked(_functorch.get_unwrapped(tensor))
+    return forward_mode_on() and (tensor.layout != torch.strided or forward_ad.unpack_dual(tensor).tangent is not None)
 
 
 def any_batched(tensors: Sequence[torch.Tensor]) -> bool:
@@ -313,9 +308,6 @@ marked_dirty: Callable[[Any], tuple[Any, ...] | None] = operator.attrgetter("dir
 
 marked_still: Callable[[Any], tuple[Any, ...] | None] = operator.attrgetter("non_differentiable")
 """Return what the forward that runs has marked as without derivative."""
-
-meta: Callable[[Any], tuple[torch.Size, torch.dtype, torch.device]] = operator.attrgetter("shape", "dtype", "device")
-"""Return shape, dtype and device of a tensor."""
 
 
 def is_view(tensor: Any) -> bool:

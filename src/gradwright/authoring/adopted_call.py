@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
-from gradwright.authoring.derive import differentiable
+from gradwright.authoring.derive import differentiable, meta_of
 from gradwright.authoring.recording import Kept
 from gradwright.errors import RuleError
 
@@ -140,7 +140,7 @@ def refuse_edits(
 ) -> None:
     """Raise where a tensor whose gradient may be asked for was edited since ``before``; it is in argument ``owner``."""
     for owner, need, tensor, one, other in zip(owners, needs, tensors, before, versions(tensors)):
-        if need and one != other and differentiable(torch_compat.meta(tensor)):
+        if need and one != other and differentiable(meta_of(tensor)):
             raise RuleError(
                 f"{old.name}: its forward edited {old.argument(owner)!r} in place without saying so, so that "
                 "gradients of what used it before are wrong; expected ctx.mark_dirty on it, called by forward itself, "

@@ -19,7 +19,7 @@ from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.authoring.adopted import pull, push
 from gradwright.authoring.adopted_call import Call, Old, Result, State, no_transform, refuse_edits, versions
-from gradwright.authoring.derive import differentiable, zeros
+from gradwright.authoring.derive import differentiable, meta_of, zeros
 from gradwright.authoring.one_by_one import Task, random_states, run, set_random_states
 from gradwright.authoring.recording import Context, Needed, own_numbers, read_kept, tensors_inside
 from gradwright.errors import RuleError
@@ -191,9 +191,9 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*saved)
     ctx.set_materialize_grads(False)
     ctx.call, ctx.result, ctx.number = call, result, len(result.kept.sources)
-    ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
-    ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in outs]
-    ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in own]
+    ctx.metas = [meta_of(leaf) for leaf in leaves]
+    ctx.out_metas = [meta_of(leaf) for leaf in outs]
+    ctx.hidden_metas = [meta_of(leaf) for leaf in own]
 
 
 def _state(ctx: Any, saved: Sequence[Any]) -> State:

@@ -22,10 +22,9 @@ from gradwright.authoring import trees
 from gradwright.authoring.adopted import check_number, fitted, pull
 from gradwright.authoring.adopted_call import Call, Old, Result, State, refuse_edits
 from gradwright.authoring.adopted_classes import read
-from gradwright.authoring.derive import Meta
+from gradwright.authoring.derive import Meta, meta_of
 from gradwright.authoring.recording import Context, Kept, own_numbers
 from gradwright.authoring.seal import may_be_differentiated
-from gradwright.torch_compat import meta
 
 
 def direct_class(old: Old, module: str) -> type[Function]:
@@ -49,7 +48,7 @@ def direct_class(old: Old, module: str) -> type[Function]:
         own = None if dirty else _own(ctx, args, out)
         if own is not None:
             numbers = bool(vars(ctx)) and own_numbers(vars(ctx), [args, old.constants])
-            ctx.gw_metas = [meta(value) if isinstance(value, Tensor) else None for value in args]
+            ctx.gw_metas = [meta_of(value) if isinstance(value, Tensor) else None for value in args]
             if own or old.once or numbers:
                 leaves = [value for value in args if isinstance(value, Tensor)]
                 constants = [None if isinstance(value, Tensor) else value for value in args]
@@ -153,8 +152,8 @@ def _keep(
     ctx.extra = _saved_apart(leaves) if call.needs_arguments(result) else None
     # PyTorch was told of what has no derivative, and which gradients are zeros and which None.
     ctx.call, ctx.result, ctx.flat = call, replace(result, still=(), materialize=False), flat
-    ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
-    ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in returned]
+    ctx.metas = [meta_of(leaf) for leaf in leaves]
+    ctx.out_metas = [meta_of(leaf) for leaf in returned]
     return (*returned, result)
 
 
