@@ -100,10 +100,53 @@ def forward_mode_enabled() -> AbstractContextManager[Any]:
 
 def primal(tensor: Any) -> Any:
     """Return a tensor without its tangent; inside a vmap as well, for which ``unpack_dual`` has no batching rule."""
+    if tensor.layout != torch.strided:
+        return tensor  # a sparse tensor has no tangent, and cannot be asked
     if _functorch is None or not _functorch.is_batchedtensor(tensor):
         return forward_ad.unpack_dual(tensor).primal
     inner = primal(_functorch.get_unwrapped(tensor))
     return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
+
+
+def tracked(tensor: torch.Tensor) -> bool:
+    """Tell whether a derivative may be asked for in a tensor, at any level of ``torch.func``; if in doubt, it may."""
+    if _functorch is None or not hasattr(_functorch, "is_gradtrackingtensor"):
+        return True  # pragma: no cover - depends on the torch version
+    tensor = unwrap_dead(tensor)
+    if tensor.requires_grad or _functorch.is_gradtrackingtensor(tensor):
+        return True
+    if _functorch.is_batchedtensor(tensor):
+        return tracked(_functorch.get_unwrapped(tensor))
+    return forward_mode_on() and (tensor.layout != torch.strided or forward_ad.unpack_dual(tensor).tangent is not None)
+
+
+def any_batched(tensors: Sequence[torch.Tensor]) -> bool:
+    """Tell whether ``vmap`` is around some tensor."""
+    return _functorch is not None and any(_functorch.is_batchedtensor(tensor) for tensor in tensors)
+
+
+def in_graph(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor has a graph at the level where it is, looking through ``vmap``, which does not tell."""
+    tensor = unwrap_dead(tensor)
+    while _functorch is not None and _functorch.is_batchedtensor(tensor):
+        tensor = unwrap_dead(_functorch.get_unwrapped(tensor))
+    return tensor.requires_grad
+
+
+def batched_like(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Give tensors without a batch the batch that one of ``others`` has at the innermost level of ``vmap``."""
+    if _functorch is None or not hasattr(_functorch, "maybe_current_level"):
+        return list(tensors)  # pragma: no cover - depends on the torch version
+    level = _functorch.maybe_current_level()
+
+    def batched(tensor: torch.Tensor) -> bool:
+        return bool(_functorch.is_batchedtensor(tensor)) and _functorch.maybe_get_level(tensor) == level
+
+    source = next((t for t in others if batched(t)), None)
+    if source is None:
+        return list(tensors)
+    size = _functorch.get_unwrapped(source).shape[_functorch.maybe_get_bdim(source)]
+    return [t if batched(t) else _functorch._add_batch_dim(t.expand(size, *t.shape).clone(), 0, level) for t in tensors]
 
 
 def is_recording() -> bool:
@@ -265,9 +308,6 @@ marked_dirty: Callable[[Any], tuple[Any, ...] | None] = operator.attrgetter("dir
 
 marked_still: Callable[[Any], tuple[Any, ...] | None] = operator.attrgetter("non_differentiable")
 """Return what the forward that runs has marked as without derivative."""
-
-meta: Callable[[Any], tuple[torch.Size, torch.dtype, torch.device]] = operator.attrgetter("shape", "dtype", "device")
-"""Return shape, dtype and device of a tensor."""
 
 
 def is_view(tensor: Any) -> bool:

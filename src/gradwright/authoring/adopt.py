@@ -14,7 +14,7 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.authoring import traced, trees
-from gradwright.authoring.adopted import Call, Old, Result
+from gradwright.authoring.adopted_call import Call, Old, Result
 from gradwright.authoring.adopted_classes import function_class
 from gradwright.authoring.definition import Definition, Options
 from gradwright.authoring.direct import direct_class
@@ -27,8 +27,10 @@ def adopt(function: type[Function], /) -> Adopted:
     """Return a callable in place of ``function.apply`` that works under every transform.
 
     The old forward is run with a ``ctx`` that writes down what is done with it, so that batching, forward mode,
-    ``torch.func`` and keyword arguments work. What forward kept that is neither input nor output is computed again for
-    a second derivative; where autograd cannot follow that, the second derivative raises instead of being wrong.
+    ``torch.func`` and keyword arguments work. What transforms cannot follow (NumPy, ``item``, branches on values, masks
+    that choose) is run one element of the batch at a time: right, but no faster than a loop. What forward kept that is
+    neither input nor output is computed again for a second derivative; where autograd cannot follow that, or the
+    backward cuts its own graph, the second derivative raises instead of being wrong.
 
     Arguments:
         function: a Function in the combined style, ``forward(ctx, ...)``, or with ``setup_context``; without ``jvp``
@@ -215,7 +217,9 @@ def _any_needs(leaves: Sequence[Tensor]) -> bool:
 
 
 def _may_need(leaf: Tensor, everywhere: bool) -> bool:
-    return leaf.requires_grad or (everywhere and (leaf.is_floating_point() or leaf.is_complex()))
+    if not everywhere:
+        return leaf.requires_grad
+    return (leaf.is_floating_point() or leaf.is_complex()) and torch_compat.tracked(leaf)
 
 
 def _read(function: type[Function]) -> tuple[Old, inspect.Signature, bool]:

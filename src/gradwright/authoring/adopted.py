@@ -1,4 +1,4 @@
-"""What is known of an adopted Function and of one call of it, and how its derivatives are computed from that.
+"""How the derivatives of an adopted Function are computed from what is known of a call.
 
 The old backward is run with what the old forward kept. Before a second derivative, what is neither input nor output is
 computed again with gradients on; where that cannot be done, the result is sealed. Forward mode is the transpose.
@@ -6,119 +6,45 @@ computed again with gradients on; where that cannot be done, the result is seale
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
-from gradwright.authoring.derive import Meta, NotLinearError, differentiable, transpose, zeros
-from gradwright.authoring.recompute import MOVING, STILL, same_values, watching
-from gradwright.authoring.recording import Context, Kept
+from gradwright.authoring.adopted_call import Old, State, first_line, no_transform, versions
+from gradwright.authoring.derive import Meta, NotLinearError, differentiable, meta_of, transpose, zeros
+from gradwright.authoring.one_by_one import WAYS_OUT, AllUsed, Task, random_states, run, set_random_states
+from gradwright.authoring.recompute import MOVING, STILL, Watch, constants_of, same_values, smooth, watching
+from gradwright.authoring.recording import Context, Needed
 from gradwright.authoring.returns import fit
 from gradwright.authoring.seal import may_be_differentiated, opaque, seal
 from gradwright.errors import RuleError
 
 
-@dataclass(eq=False)
-class Old:
-    """What is known of a Function that was adopted."""
-
-    name: str
-    names: tuple[str, ...]
-    """Of the arguments of forward, without ctx; the last may be that of ``*args``."""
-    forward: Callable[..., Any]
-    """``forward(ctx, *arguments)``, whatever the style."""
-    body: Any
-    """The function that computes."""
-    backward: Callable[..., Any]
-    once: bool
-    """True when its backward is decorated with ``once_differentiable``."""
-    edits: bool
-    """True when it may change its inputs in place."""
-    casts: bool
-    """True when its forward is decorated with ``custom_fwd``, so that gradients may well have another dtype."""
-    constants: tuple[Any, ...]
-    """Those that are written in its forward."""
-    linear: bool = False
-    """True once its backward was seen to be linear."""
-    teach: bool = False
-    """True when it is told once of what works but should be done otherwise."""
-    told: set[str] = field(default_factory=set)
-    """What it was told."""
-
-    def tell(self, what: str, message: str) -> None:
-        """Warn once, where that is wanted."""
-        if self.teach and what not in self.told:
-            self.told.add(what)
-            warnings.warn(f"{self.name}: {message}", stacklevel=3)
-
-    def argument(self, position: int) -> str:
-        """Return what to call an argument."""
-        return self.names[position] if position < len(self.names) else f"{self.names[-1]}[{position}]"
-
-
-@dataclass
-class Call:
-    """The arguments of one call without their tensors."""
-
-    old: Old
-    structures: tuple[trees.Structure, ...]
-    needs: tuple[bool, ...]
-    """For each argument, whether a gradient may be asked for."""
-    everywhere: bool
-    """True when there may be tangents or a transform."""
-
-    def owners(self) -> list[int]:
-        """Return for each tensor the position of the argument that holds it."""
-        return [i for i, structure in enumerate(self.structures) for _ in range(trees.count(structure))]
-
-    def needs_arguments(self, result: Result) -> bool:
-        """Tell whether forward may have to be run again, or the seal be joined to the inputs."""
-        kept = result.kept
-        return self.old.once or kept.held or kept.numbers or any(kind == "own" for kind, _ in kept.sources)
-
-
-@dataclass
-class Result:
-    """What one call returned and kept, without the tensors."""
-
-    structure: trees.Structure
-    number: int
-    """How many tensors the output holds; hidden ones follow."""
-    shown: tuple[int | None, ...]
-    """For each output, its place among the tensors, or None for one that is no tensor."""
-    still: tuple[int, ...]
-    """The outputs that have no derivative."""
-    dirty: tuple[tuple[int, int], ...]
-    """Inputs that were changed in place, and the outputs that hold the new values."""
-    kept: Kept
-    materialize: bool
-
-
-@dataclass
-class State:
-    """All that a backward or a JVP works with."""
-
-    call: Call
-    result: Result
-    leaves: Sequence[Tensor] | None
-    """The tensors of the arguments; None where they were not needed."""
-    kept: list[Any]
-    metas: Sequence[Any]
-    out_metas: Sequence[Any]
-    trouble: str | None = None
-    """Why forward cannot be run again."""
-
-
 def pull(state: State, g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
     """Return the gradient of each tensor among the arguments."""
+    if not may_be_differentiated():
+        return _pull(state, state.kept, g, needed)
+    before = state.kept
     kept, reason = _for_second(state)
     if reason is None:
-        return _pull(state, kept, g, needed)
+        try:
+            grads, reason = _followed(state, kept, g, needed)
+        except RuleError:
+            raise
+        except Exception as error:
+            if kept is before:
+                raise
+            kept = before
+            reason = (
+                f"{state.call.old.name}: its gradient was differentiated again, but its backward cannot be run with "
+                f"gradients on ({type(error).__name__}: {first_line(error)}); {WAYS_OUT}"
+            )
+        else:
+            return grads if reason is None else seal(reason, grads, [*g, *kept, *(state.leaves or ())])
     return opaque(reason, lambda g, kept: _pull(state, kept, g, needed), list(g), kept, [*kept, *(state.leaves or ())])
 
 
@@ -127,9 +53,20 @@ def push(state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]
     kept, reason = _for_second(state)
     moving = [tangent is not None for tangent in tangents]
     old = state.call.old
+    cuts: list[str] = []
+    states = random_states(kept)
+
+    def linear(g: Sequence[Tensor | None]) -> list[Tensor | None]:
+        set_random_states(states)  # a backward that draws random numbers is linear for each draw
+        if reason is not None:
+            return _pull(state, kept, g, moving)
+        grads, cut = _followed(state, kept, g, moving)
+        cuts.extend([] if cut is None else [cut])
+        return grads
+
     try:
         found, seen = transpose(
-            lambda g: _pull(state, kept, g, moving),
+            linear,
             state.out_metas,
             tangents,
             verify=not old.linear and not torch_compat.is_recording(),
@@ -149,6 +86,7 @@ def push(state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]
             "or write it with gw.custom_gradient and a rule under .jvp."
         ) from error
     old.linear = old.linear or seen
+    reason = cuts[0] if cuts else reason
     return found if reason is None else seal(reason, found, [*tangents, *kept, *(state.leaves or ())])
 
 
@@ -166,6 +104,8 @@ def _for_second(state: State) -> tuple[list[Any], str | None]:
         )
     if state.result.kept.held:
         reason: str | None = "keeps a tensor with a graph of its own on ctx"
+    elif state.result.kept.objects:
+        reason = "keeps an object with tensors in it on ctx, where transforms do not see them"
     elif not own and not state.result.kept.numbers:
         return state.kept, None
     else:
@@ -182,9 +122,7 @@ def _for_second(state: State) -> tuple[list[Any], str | None]:
 def _recompute(state: State, own: Sequence[int]) -> str | None:
     """Replace what is neither input nor output by the same computed with gradients on, or return why not."""
     old, result = state.call.old, state.result
-    if not result.kept.numbers and not any(
-        differentiable((t.shape, t.dtype, t.device)) for t in (state.kept[i] for i in own)
-    ):
+    if not result.kept.numbers and not any(differentiable(meta_of(state.kept[i])) for i in own):
         return None
     if result.dirty:
         return "changes its inputs in place"
@@ -194,7 +132,8 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
     left = iter(copies)
     values = [trees.rebuild(structure, left) for structure in state.call.structures]
     try:
-        with watching([c for c in copies if differentiable((c.shape, c.dtype, c.device))], old.body) as watch:
+        moving = [c for c in copies if differentiable(meta_of(c))]
+        with watching(moving, old.body) as watch, Needed(state.call.needed(copies)):
             out = old.forward(context, *values)
         outs: list[Tensor] = []
         trees.flatten(out, outs)
@@ -202,6 +141,8 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
         again: list[Tensor] = []
         trees.flatten([list(saved), attributes], again)
     except Exception as error:
+        if state.call.everywhere and not torch_compat.is_recording():
+            return _recompute_one_by_one(state, own)
         return f"cannot be run again with gradients on ({type(error).__name__}: {first_line(error)})"
     if len(again) != len(result.kept.sources):
         return "keeps something else when it is run again"
@@ -221,14 +162,114 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
     return None
 
 
+def _recompute_one_by_one(state: State, own: Sequence[int]) -> str | None:
+    """Do the same where transforms cannot follow forward; what autograd cannot follow raises when it is asked for."""
+    call, leaves = state.call, state.leaves
+    assert leaves is not None
+    own = [i for i in own if smooth(state.kept[i])]
+    escaped: list[str | None] = []
+
+    def compute(tensors: Sequence[Tensor]) -> list[Tensor]:
+        context = Context(call.needs)
+        left = iter(tensors)
+        with Watch([t for t in tensors if smooth(t)], constants_of(call.old.body)) as watch:
+            call.old.forward(context, *(trees.rebuild(structure, left) for structure in call.structures))
+        escaped.append(watch.escaped)
+        again: list[Tensor] = []
+        saved, attributes = context.gw_kept()
+        trees.flatten([list(saved), attributes], again)
+        return [again[i] for i in own]
+
+    message = (
+        f"{call.old.name}: its gradient was differentiated again, but it uses a tensor that forward kept and that is "
+        "neither input nor output, and forward"
+    )
+    try:
+        found = run(Task(message, compute, call.old.body), leaves)
+    except Exception as error:
+        return f"cannot be run again with gradients on ({type(error).__name__}: {first_line(error)})"
+    reason = next((reason for reason in escaped if reason is not None), None)
+    if state.result.kept.numbers and reason is not None:
+        return reason
+    fresh = list(state.kept)
+    for i, tensor in zip(own, found):
+        if tensor is None or not same_values(tensor, state.kept[i]):
+            return "gives other values when it is run again (random numbers, or a state of its own)"
+        fresh[i] = tensor
+    state.kept = fresh
+    return None
+
+
+def _followed(
+    state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed: Sequence[bool]
+) -> tuple[list[Tensor | None], str | None]:
+    """Run the backward; where it may be differentiated again, return why that would be wrong, or None."""
+    tensors = [t for t in (*g, *kept) if isinstance(t, Tensor)]
+    moving = [t for t in tensors if smooth(t) and torch_compat.tracked(t)]
+    if not moving or torch_compat.is_recording():
+        return _pull(state, kept, g, needed), None
+    old = state.call.old
+    with Watch(moving, [*constants_of(old.backward), *tensors]) as watch:
+        grads = _pull(state, kept, g, needed)
+        states = [watch.state(grad) for grad in grads if grad is not None]
+    cut = next((state for state in states if state not in (MOVING, STILL)), None)
+    if cut is None:
+        return grads, None
+    return grads, (
+        f"{old.name}: its gradient was differentiated again, but its backward {cut}, so that a second derivative "
+        f"would be wrong; {WAYS_OUT}"
+    )
+
+
 def _pull(state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
+    if not state.call.everywhere:
+        return _pull_once(state, kept, g, needed)
+    tensors = [t for t in (*g, *kept) if isinstance(t, Tensor)]
+    before, states = versions(tensors), random_states(tensors)
+    try:
+        return _pull_once(state, kept, g, needed)
+    except RuleError:
+        raise
+    except Exception as error:
+        if torch_compat.is_recording() or versions(tensors) != before:
+            raise RuleError(no_transform(state.call.old, "backward", error)) from error
+    set_random_states(states)
+    # A backward may use autograd on what was saved, so that this must require a gradient as it does without transforms.
+    needs = state.call.needs_leaf()
+    entered = [kind == "output" or (kind == "argument" and needs[i]) for kind, i in state.result.kept.sources]
+
+    def compute(tensors: Sequence[Tensor]) -> list[Tensor | None]:
+        left = iter(tensors)
+        given, own = ([next(left) if isinstance(t, Tensor) else None for t in part] for part in (g, kept))
+        if not torch.is_grad_enabled():
+            own = [
+                t.detach().requires_grad_() if e and t is not None and smooth(t) else t for t, e in zip(own, entered)
+            ]
+        with AllUsed(name):
+            return _pull_once(state, own, given, needed)
+
+    name = state.call.old.name
+    message = f"{name}: its gradient was differentiated again, but its backward"
+    try:
+        return run(Task(message, compute, state.call.old.backward), tensors)
+    except RuleError:
+        raise
+    except Exception as error:
+        raise RuleError(no_transform(state.call.old, "backward", error)) from error
+
+
+def _pull_once(
+    state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed: Sequence[bool]
+) -> list[Tensor | None]:
     call, result, old = state.call, state.result, state.call.old
     given: list[Tensor | None] = []
+    # A backward may write on its cotangent, which autograd refuses to follow where that is a leaf.
+    copies = may_be_differentiated()
     for place in result.shown:
         cotangent = None if place is None or place in result.still else g[place]
         if cotangent is None and place is not None and result.materialize:
             cotangent = zeros(state.out_metas[place])
-        given.append(cotangent)
+        given.append(cotangent.clone() if copies and cotangent is not None else cotangent)
     saved, attributes = result.kept.rebuild(iter(kept))
     left = iter(needed)
     needs: list[bool] = []
@@ -236,15 +277,7 @@ def _pull(state: State, kept: Sequence[Any], g: Sequence[Tensor | None], needed:
         own = [next(left) for _ in range(trees.count(structure))]
         needs.append(isinstance(structure, trees.Leaf) and own[0])
     context = Context(needs, saved, attributes)
-    if not call.everywhere:
-        returned = old.backward(context, *given)
-    else:
-        try:
-            returned = old.backward(context, *given)
-        except RuleError:
-            raise
-        except (RuntimeError, NotImplementedError) as error:
-            raise RuleError(no_transform(old, "backward", error)) from error
+    returned = old.backward(context, *given)
     grads = list(returned) if isinstance(returned, tuple) else [returned]
     check_number(old, grads, call.structures)
     return list(fitted(old, call.structures, state.metas, grads, needed))
@@ -302,18 +335,3 @@ def check_number(old: Old, grads: Sequence[Any], structures: Sequence[trees.Stru
                 f"{old.name}.backward returned a gradient for {old.argument(position)!r}, which is no tensor; expected "
                 "None; look whether the order is that of forward."
             )
-
-
-def no_transform(old: Old, part: str, error: BaseException) -> str:
-    """Say that the forward or the backward does not run under a transform."""
-    return (
-        f"{old.name}: its {part} failed under a transform ({type(error).__name__}: {first_line(error)}); expected "
-        "PyTorch operations whose course does not depend on the values of tensors, without NumPy, item() or kernels of "
-        "other libraries; write branches with torch.where; without vmap, decorate a NumPy backward with "
-        "once_differentiable; or write it with gw.custom_gradient, which takes a batching rule under .vmap."
-    )
-
-
-def first_line(error: BaseException) -> str:
-    """Return the start of what an error says."""
-    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -7,19 +7,21 @@ that batching sees it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.overrides import TorchFunctionMode
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
-from gradwright.authoring.adopted import Call, Old, Result, State, no_transform, pull, push
-from gradwright.authoring.derive import differentiable, zeros
-from gradwright.authoring.recording import Context, own_numbers, read_kept
+from gradwright.authoring.adopted import pull, push
+from gradwright.authoring.adopted_call import Call, Old, Result, State, no_transform, refuse_edits, versions
+from gradwright.authoring.derive import differentiable, meta_of, zeros
+from gradwright.authoring.one_by_one import Task, random_states, run, set_random_states
+from gradwright.authoring.recording import Context, Needed, own_numbers, read_kept, tensors_inside
 from gradwright.errors import RuleError
 
 
@@ -40,17 +42,84 @@ def function_class(name: str, module: str) -> type[Function]:
 
 
 def _forward(call: Call, *leaves: Tensor) -> Any:
-    work = [leaf.clone() for leaf in leaves] if call.old.edits else list(leaves)
+    before, states = versions(leaves), random_states(leaves)
+    try:
+        return _forward_once(call, leaves)
+    except RuleError:
+        raise
+    except Exception as error:
+        if torch_compat.is_recording() or versions(leaves) != before:
+            raise RuleError(no_transform(call.old, "forward", error)) from error
+    set_random_states(states)
+    return _forward_one_by_one(call, leaves)
+
+
+def _forward_one_by_one(call: Call, leaves: Sequence[Tensor]) -> Any:
+    """Run a forward that no transform can follow on plain tensors, one element of the batch at a time."""
+    results: list[Result] = []
+
+    def compute(tensors: Sequence[Tensor]) -> list[Tensor]:
+        returned = _forward_once(call, tensors)
+        results.append(returned[-1])
+        return list(returned[:-1])
+
+    try:
+        found = run(Task(f"{call.old.name}: its forward", compute, call.old.body), leaves)
+    except RuleError:
+        raise
+    except Exception as error:
+        raise RuleError(no_transform(call.old, "forward", error)) from error
+    if not all(_same(result, results[0]) for result in results):
+        raise RuleError(
+            f"{call.old.name}: what its forward keeps on ctx that is no tensor may depend on the values of tensors: it "
+            "is not seen to be the same for each element of the batch; expected tensors under vmap; keep it as a "
+            "tensor, or write it with gw.custom_gradient, which takes a batching rule under .vmap."
+        )
+    return (*found, results[0])
+
+
+def _same(one: Result, other: Result) -> bool:
+    try:
+        return one == other
+    except Exception:  # some objects, as arrays, do not say whether they are equal
+        return False
+
+
+def _forward_once(call: Call, leaves: Sequence[Tensor]) -> Any:
+    old = call.old
+    work = [leaf.clone() for leaf in leaves] if old.edits else list(leaves)
+    before = versions(work)
     context = Context(call.needs)
-    outs, own, result = read(call, context, work, _run_forward(call, context, work))
+    given = _arguments(call, work)
+    with Needed([a for a, need in zip(given, call.needs) if need and isinstance(a, Tensor)]):
+        out = old.forward(context, *given)
+    if not context.gw_dirty and before != versions(work):
+        refuse_edits(old, call.owners(), call.needs_leaf(), work, before)
+    outs, own, result = read(call, context, work, out)
     if result.kept.held:
         raise RuleError(
-            f"{call.old.name}: its forward keeps a tensor with a graph of its own (made under enable_grad) on ctx, "
-            "which no transform of torch.func and no forward mode can follow; expected plain calls only; write it with "
+            f"{old.name}: its forward keeps a tensor with a graph of its own (made under enable_grad) on ctx, which no "
+            "transform of torch.func and no forward mode can follow; expected plain calls only; write it with "
             "gw.custom_gradient, or compute that tensor again in the backward from what was saved."
         )
+    inside = tensors_inside(list(context.gw_kept()[1].values()), given)
+    result.kept.objects = bool(inside)
+    if torch_compat.any_batched(inside):
+        raise RuleError(
+            f"{old.name}: its forward keeps an object with tensors in it on ctx, which vmap does not see; expected "
+            "tensors; save them with ctx.save_for_backward and make the object anew in backward, or write it with "
+            "gw.custom_gradient, which takes a batching rule under .vmap."
+        )
     returned = trees.distinct(outs, work, copies=True, aliases=True)
-    return (*_without_views(returned), *_without_views(own), result)
+    # A constant output has no batch, and PyTorch's generated rule then sums its cotangents over the batch.
+    return (*_without_views(torch_compat.batched_like(returned, leaves)), *_without_views(own), result)
+
+
+def _arguments(call: Call, leaves: Sequence[Tensor]) -> list[Any]:
+    left = iter(leaves)
+    values = [trees.rebuild(structure, left) for structure in call.structures]
+    # It may have to be run more than once, and some take options out of a dict that they are given.
+    return [copy.copy(value) if type(value) in (dict, list) else value for value in values]
 
 
 def read(call: Call, context: Context, leaves: Sequence[Tensor], out: Any) -> tuple[list[Tensor], list[Tensor], Result]:
@@ -73,35 +142,6 @@ def read(call: Call, context: Context, leaves: Sequence[Tensor], out: Any) -> tu
     still += [i for i in range(len(outs)) if i not in shown]
     dirty = _dirty(old, context, leaves, outs)
     return outs, own, Result(structure, len(outs), shown, tuple(still), dirty, kept, context.gw_materialize)
-
-
-def _run_forward(call: Call, context: Context, leaves: Sequence[Tensor]) -> Any:
-    left = iter(leaves)
-    values = [trees.rebuild(structure, left) for structure in call.structures]
-    needed = [leaf for leaf, owner in zip(leaves, call.owners()) if call.needs[owner]]
-    try:
-        with _Needed(needed):
-            return call.old.forward(context, *values)
-    except RuleError:
-        raise
-    except (RuntimeError, NotImplementedError) as error:
-        raise RuleError(no_transform(call.old, "forward", error)) from error
-
-
-class _Needed(TorchFunctionMode):
-    """Makes a forward that looks at ``requires_grad`` see what is needed: inside a transform, tensors are bare."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.tensors = tensors
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func == _REQUIRES_GRAD and any(args[0] is tensor for tensor in self.tensors):
-            return True
-        return func(*args, **(kwargs or {}))
-
-
-_REQUIRES_GRAD: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 
 def _without_views(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -151,9 +191,9 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*saved)
     ctx.set_materialize_grads(False)
     ctx.call, ctx.result, ctx.number = call, result, len(result.kept.sources)
-    ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
-    ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in outs]
-    ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in own]
+    ctx.metas = [meta_of(leaf) for leaf in leaves]
+    ctx.out_metas = [meta_of(leaf) for leaf in outs]
+    ctx.hidden_metas = [meta_of(leaf) for leaf in own]
 
 
 def _state(ctx: Any, saved: Sequence[Any]) -> State:

@@ -1,15 +1,16 @@
 """The Function class behind plain calls of an adopted Function: PyTorch's own ``ctx``, as far as that is right.
 
 While no transform and no forward mode is open, the old forward gets the ``ctx`` of this class. Where it kept nothing
-but inputs, outputs and numbers, PyTorch does the rest, second derivatives too, and the gradients are only looked at.
-What else it kept is taken off the ``ctx`` again and saved as :mod:`~gradwright.authoring.adopted_classes` does it.
+but saved tensors and numbers, PyTorch does the rest, and first derivatives are only looked at; a backward
+that may be differentiated again goes through :func:`~gradwright.authoring.adopted.pull`, which watches it. What else
+forward kept is taken off the ``ctx`` again and saved as :mod:`~gradwright.authoring.adopted_classes` does it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import compress
+from itertools import compress, repeat
 from typing import Any
 
 import torch
@@ -18,13 +19,12 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
-from gradwright.authoring.adopted import Call, Old, Result, State, check_number, fitted, pull
+from gradwright.authoring.adopted import check_number, fitted, pull
+from gradwright.authoring.adopted_call import Call, Old, Result, State, refuse_edits
 from gradwright.authoring.adopted_classes import read
-from gradwright.authoring.derive import Meta, differentiable
+from gradwright.authoring.derive import Meta, meta_of
 from gradwright.authoring.recording import Context, Kept, own_numbers
 from gradwright.authoring.seal import may_be_differentiated
-from gradwright.errors import RuleError
-from gradwright.torch_compat import meta
 
 
 def direct_class(old: Old, module: str) -> type[Function]:
@@ -44,11 +44,11 @@ def direct_class(old: Old, module: str) -> type[Function]:
             ctx.save_for_forward()  # there is no forward mode here, and an output in there would never be freed
         dirty = torch_compat.marked_dirty(ctx)
         if versions != torch_compat.all_edits(watched) and not dirty:
-            _refuse_edits(old, compress(range(len(args)), ctx.needs_input_grad), watched, versions)
+            refuse_edits(old, compress(range(len(args)), ctx.needs_input_grad), repeat(True), watched, versions)
         own = None if dirty else _own(ctx, args, out)
         if own is not None:
             numbers = bool(vars(ctx)) and own_numbers(vars(ctx), [args, old.constants])
-            ctx.gw_metas = [meta(value) if isinstance(value, Tensor) else None for value in args]
+            ctx.gw_metas = [meta_of(value) if isinstance(value, Tensor) else None for value in args]
             if own or old.once or numbers:
                 leaves = [value for value in args if isinstance(value, Tensor)]
                 constants = [None if isinstance(value, Tensor) else value for value in args]
@@ -67,7 +67,7 @@ def direct_class(old: Old, module: str) -> type[Function]:
         metas = kept.get("gw_metas")
         if metas is None:
             return _backward(ctx, grads)
-        if "gw_again" in kept and may_be_differentiated():
+        if may_be_differentiated():
             return _by_argument(metas, pull(_state_again(old, ctx, len(grads)), grads, _needed(ctx, metas)))
         returned = old.backward(ctx, *grads)
         if _as_wanted(returned if type(returned) is tuple else (returned,), metas):
@@ -126,11 +126,7 @@ def _recorded(ctx: Any, call: Call, leaves: Sequence[Tensor]) -> Any:
     left = iter(work)
     out = call.old.forward(context, *(trees.rebuild(structure, left) for structure in call.structures))
     if not context.gw_dirty and versions != torch_compat.all_edits(work):
-        owners = call.owners()
-        watched = [i for i, owner in enumerate(owners) if call.needs[owner]]
-        _refuse_edits(
-            call.old, [owners[i] for i in watched], [work[i] for i in watched], [versions[i] for i in watched]
-        )
+        refuse_edits(call.old, call.owners(), call.needs_leaf(), work, versions)
     ctx.set_materialize_grads(context.gw_materialize)
     return _keep(ctx, call, context, leaves, work, out, flat=False)
 
@@ -156,8 +152,8 @@ def _keep(
     ctx.extra = _saved_apart(leaves) if call.needs_arguments(result) else None
     # PyTorch was told of what has no derivative, and which gradients are zeros and which None.
     ctx.call, ctx.result, ctx.flat = call, replace(result, still=(), materialize=False), flat
-    ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
-    ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in returned]
+    ctx.metas = [meta_of(leaf) for leaf in leaves]
+    ctx.out_metas = [meta_of(leaf) for leaf in returned]
     return (*returned, result)
 
 
@@ -174,16 +170,6 @@ def _saved_apart(tensors: Sequence[Tensor]) -> Any:
     """Return an empty tensor that hangs on the node."""
     with torch.enable_grad():
         return torch_compat.direct_apply(_Apart)(*tensors)
-
-
-def _refuse_edits(old: Old, places: Iterable[int], tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
-    for place, tensor, before, after in zip(places, tensors, versions, torch_compat.all_edits(tensors)):
-        if before != after and differentiable(meta(tensor)):
-            raise RuleError(
-                f"{old.name}: its forward edited {old.argument(place)!r} in place without saying so, so that "
-                "gradients of what used it before are wrong; expected ctx.mark_dirty on it, called by forward itself, "
-                "or an edit of a copy (`x = x.clone()`)."
-            )
 
 
 # -------------------------------------------------------------------- backward
@@ -213,8 +199,8 @@ def _arguments(apart: Tensor) -> tuple[list[Tensor], str | None]:
 
 def _state_again(old: Old, ctx: Any, number: int) -> State:
     """Return what is needed for a second derivative where the ctx is PyTorch's."""
-    own, numbers, constants, apart = ctx.gw_again
-    leaves, trouble = _arguments(apart)
+    own, numbers, constants, apart = vars(ctx).get("gw_again", ((), False, repeat(None), None))
+    leaves, trouble = (None, None) if apart is None else _arguments(apart)
     structures = tuple(
         [trees.Static(value) if meta is None else trees.LEAF for value, meta in zip(constants, ctx.gw_metas)]
     )

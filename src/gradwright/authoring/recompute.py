@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -33,6 +33,9 @@ CUTS = frozenset(("detach", "detach_", "data"))
 
 OVERWRITES = frozenset(("copy_", "fill_", "zero_", "__setitem__"))
 
+LIKE = frozenset(("type_as", "to", "expand_as", "view_as", "reshape_as"))
+"""Operations that use the second tensor for its shape or dtype only."""
+
 UNSEEN = "fills a tensor in a way that autograd cannot follow"
 
 MOVING, STILL = "moving", "still"
@@ -49,10 +52,16 @@ class Watch(TorchFunctionMode):
         self.filled: dict[int, Tensor] = {}
         """Tensors that were made with one value everywhere and not written to since, as far as PyTorch knows."""
         self.escaped: str | None = None
-        for tensor in inputs:
-            self._note(tensor, MOVING)
+        self.recording = True
         for tensor in constants:
             self._note(tensor, STILL)
+        for tensor in inputs:
+            self._note(tensor, MOVING)
+
+    def __enter__(self) -> Any:
+        """Remember whether graphs are recorded: where only tangents travel, ``no_grad`` stops nothing."""
+        self.recording = torch.is_grad_enabled()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def state(self, tensor: Tensor) -> str:
         """Return the state of a tensor at the end."""
@@ -66,25 +75,34 @@ class Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
-        result = func(*args, **(kwargs or {}))
-        given = [t for t in torch_compat.flatten((args, kwargs))[0] if isinstance(t, Tensor) and smooth(t)]
-        if name in OVERWRITES:
-            given = [t for t in given if t is not args[0]] if _whole(name, args) else given
-            result_of = [args[0]]
-        else:
-            result_of = [t for t in torch_compat.flatten(result)[0] if isinstance(t, Tensor) and smooth(t)]
-        states = [self._state(t) for t in given]
-        moving = [t for t, state in zip(given, states) if state != STILL]
-        if name in ESCAPES:
-            if moving:
-                self.escaped = f"uses {name.strip('_')}() on a value that depends on the inputs"
+        if name not in OVERWRITES and name not in ESCAPES and not name.endswith("_"):
+            result = func(*args, **(kwargs or {}))
+            results = _smooth_in(result)
+            if results:
+                given = _smooth_in((args, kwargs))
+                if name in LIKE and args:
+                    given = [t for t in given if t is args[0]]  # the other tells the shape or the dtype
+                self._note_results(name, given, [self._state(t) for t in given], results)
             return result
-        for tensor in result_of:
+        given = _smooth_in((args, kwargs))
+        if name in OVERWRITES and _whole(name, args):
+            given = [t for t in given if t is not args[0]]
+        states = [self._state(t) for t in given]  # as they are before it is run
+        result = func(*args, **(kwargs or {}))
+        if name not in ESCAPES:
+            self._note_results(name, given, states, _smooth_in(args[0] if name in OVERWRITES else result))
+        elif any(state != STILL for state in states):
+            self.escaped = f"uses {name.strip('_')}() on a value that depends on the inputs"
+        return result
+
+    def _note_results(
+        self, name: str, given: Sequence[Tensor], states: Sequence[str], results: Sequence[Tensor]
+    ) -> None:
+        for tensor in results:
             self._note(tensor, self._after(name, given, states, tensor))
             self.filled.pop(id(tensor), None)
             if name in FILLED:
                 self.filled[id(tensor)] = tensor
-        return result
 
     def _after(self, name: str, given: Sequence[Tensor], states: Sequence[str], result: Tensor) -> str:
         broken = next((state for state in states if state not in (MOVING, STILL)), None)
@@ -101,33 +119,34 @@ class Watch(TorchFunctionMode):
             return STILL
         if name in CUTS:
             return f"uses {name.strip('_')}"
-        if not torch.is_grad_enabled():
+        if self.recording and not torch.is_grad_enabled():
             return "computes it under no_grad"
-        if any(map(has_graph, given)) and not has_graph(result):
+        if any(torch_compat.in_graph(t) for t in given) and not torch_compat.in_graph(result):
+            if name in ("grad", "backward"):
+                return "differentiates in itself without a graph for more"
             return f"uses {name}, which has no derivative"
         return MOVING
 
     def _state(self, tensor: Tensor) -> str:
         noted = self.states.get(id(tensor))
         if noted is None:
-            return MOVING if has_graph(tensor) else "computes it with something that is not PyTorch"
+            return MOVING if torch_compat.tracked(tensor) else "computes it with something that is not PyTorch"
         state, graph, _ = noted
-        if not graph and state != MOVING and has_graph(tensor):
+        if not graph and state != MOVING and torch_compat.tracked(tensor):
             return MOVING  # what a Function returns has no graph inside of it and has one afterwards
         return UNSEEN if id(tensor) in self.filled and not _one_value(tensor) else state
 
     def _note(self, tensor: Tensor, state: str) -> None:
-        self.states[id(tensor)] = (state, has_graph(tensor), tensor)
+        self.states[id(tensor)] = (state, torch_compat.tracked(tensor), tensor)
 
 
-def has_graph(tensor: Tensor) -> bool:
-    """Tell whether a tensor requires a gradient under some transform; a batched one itself says no (torch 2.13)."""
-    while not tensor.requires_grad:
-        inner = torch.func.debug_unwrap(tensor, recurse=False)
-        if inner is tensor:
-            return False
-        tensor = inner
-    return True
+def _smooth_in(value: Any) -> list[Tensor]:
+    """Return the tensors that can have a derivative, in plain containers and those that PyTorch returns."""
+    if isinstance(value, Tensor):
+        return [value] if smooth(value) else []
+    if isinstance(value, (list, tuple)):
+        return [tensor for part in value for tensor in _smooth_in(part)]
+    return [tensor for part in value.values() for tensor in _smooth_in(part)] if isinstance(value, dict) else []
 
 
 def _one_value(tensor: Tensor) -> bool:
@@ -145,12 +164,25 @@ def _whole(name: str, args: Sequence[Any]) -> bool:
 
 
 @contextmanager
-def watching(inputs: Sequence[Tensor], function: Callable[..., Any]) -> Iterator[Watch]:
-    """Run a forward again with gradients on, leaving the state of random numbers as it is."""
-    watch = Watch(inputs, constants_of(function))
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings(), watch:
+def watching(
+    inputs: Sequence[Tensor], function: Callable[..., Any], constants: Sequence[Tensor] = ()
+) -> Iterator[Watch]:
+    """Run a computation again with gradients on, leaving the state of random numbers as it is."""
+    watch = Watch(inputs, [*constants_of(function), *constants])
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _saved_as_copies(), warnings.catch_warnings(), watch:
         warnings.simplefilter("ignore")  # the first run has shown them
         yield watch
+
+
+@contextmanager
+def _saved_as_copies() -> Iterator[None]:
+    """Let a forward edit in place what autograd has saved of it, as it may where nothing is recorded."""
+    with ExitStack() as stack:
+        with suppress(RuntimeError):  # transforms take no hooks
+            stack.enter_context(
+                torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor)
+            )
+        yield
 
 
 def constants_of(function: Any) -> list[Tensor]:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
@@ -58,6 +60,23 @@ class Context:
         return self.gw_saved, own
 
 
+class Needed(TorchFunctionMode):
+    """Makes a forward that looks at ``requires_grad`` see what is needed: inside a transform, tensors are bare."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.tensors = tensors
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer for the tensors that are needed."""
+        if func == _REQUIRES_GRAD and any(args[0] is tensor for tensor in self.tensors):
+            return True
+        return func(*args, **(kwargs or {}))
+
+
+_REQUIRES_GRAD: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+
+
 class Held:
     """Holds a tensor with a graph of its own, which must stay the object that it is."""
 
@@ -77,6 +96,8 @@ class Kept:
     """True when some tensor has a graph of its own."""
     numbers: bool = False
     """True when it holds numbers or arrays that may have been read out of a tensor; see :func:`own_numbers`."""
+    objects: bool = False
+    """True when an object that forward made holds tensors."""
 
     def rebuild(self, tensors: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what :meth:`Context.gw_kept` returned, with these tensors in it."""
@@ -123,6 +144,26 @@ def own_numbers(kept: Any, known: Iterable[Any]) -> bool:
         (type(value) in (float, complex) or type(value).__module__ == "numpy") and id(value) not in ids
         for value in _values(kept)
     )
+
+
+def tensors_inside(value: Any, given: Sequence[Any], depth: int = 4) -> list[Tensor]:
+    """Return the tensors in objects that a forward made and kept on ctx, where no transform sees them.
+
+    Modules are left out, and what is among ``given``, the arguments: they were there before.
+    """
+    if isinstance(value, Tensor):
+        return [value] if depth < 4 else []
+    if depth == 0 or isinstance(value, (torch.nn.Module, type)) or any(value is other for other in given):
+        return []
+    if isinstance(value, Mapping):
+        parts = list(value.values())
+    elif isinstance(value, (list, tuple, set)):
+        parts = list(value)
+    elif type(value).__module__ != "builtins":
+        parts, depth = list(getattr(value, "__dict__", {}).values()), depth - 1
+    else:
+        return []
+    return [tensor for part in parts for tensor in tensors_inside(part, given, depth)]
 
 
 def _hold(value: Any, known: Sequence[Tensor]) -> Any:
