@@ -17,6 +17,7 @@ from gradwright.authoring.catalogue import Example, around, catalogued, grid, jo
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
 from gradwright.ste.masks import Edges, check_mask, passing, positive, working_dtype
+from gradwright.ste.stochastic import uniform
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -312,10 +313,7 @@ def stochastic_sign(x: Tensor, *, generator: torch.Generator | None = None, trai
     if not training:
         return signs(x)
     wide = x.to(working_dtype(x.dtype))
-    if generator is None:
-        drawn = torch.rand_like(wide)
-    else:
-        drawn = torch.rand(x.shape, generator=generator, dtype=wide.dtype, device=x.device)
+    drawn = uniform(wide, generator)
     # The smallest number that is drawn is -1, which must not be below an x of -1, nor all of them below one of 1.
     return -signs(2 * drawn - 1 - wide).to(x.dtype)
 
