@@ -90,6 +90,11 @@ def test_the_mean_of_random_signs(x: float, dtype: torch.dtype) -> None:
     assert abs(out.double().mean().item() - mean) <= 5 * math.sqrt((1 - mean * mean) / count)
 
 
+def test_the_smallest_number_that_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "rand_like", torch.zeros_like)
+    assert gw.ste.stochastic_sign(torch.tensor([-2.0, -1.0, -0.5, 1.0])).tolist() == [-1, -1, 1, 1]
+
+
 def test_a_generator_makes_random_signs_repeatable() -> None:
     x = torch.zeros(100)
     one, other = (gw.ste.stochastic_sign(x, generator=torch.Generator().manual_seed(3)) for _ in range(2))

@@ -88,6 +88,13 @@ def test_special_values() -> None:
         assert bool(gw.ste.mx(largest, element="int8", scale_mode=mode).isfinite().all())
 
 
+@pytest.mark.parametrize("mode", SCALE_MODES)
+def test_sizes_that_are_subnormal_in_float32(mode: ScaleMode) -> None:
+    x = torch.tensor([1.75 * 2.0**-127, 1.3 * 2.0**-127, -(2.0**-130)])
+    wide = gw.ste.mx(x.double(), element="int8", scale_mode=mode)
+    assert torch.equal(gw.ste.mx(x, element="int8", scale_mode=mode), wide.float())
+
+
 def test_nothing_in_it() -> None:
     assert gw.ste.mx(torch.zeros(3, 0)).shape == (3, 0)
     assert gw.ste.mx(torch.zeros(0, 5)).shape == (0, 5)

@@ -22,7 +22,7 @@ def with_pytorch_casts(x: Tensor) -> Tensor:
 
 
 def test_scales_are_pytorch_casts() -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(1)
     x = torch.randn(64, 16, generator=generator) * torch.logspace(-4, 2, 64)[:, None]
     assert torch.equal(gw.ste.nvfp4(x), with_pytorch_casts(x))
 

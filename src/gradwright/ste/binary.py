@@ -16,14 +16,15 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example, around, catalogued, grid, joined
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
-from gradwright.ste.masks import Edges, check_mask, passing, working_dtype
+from gradwright.ste.masks import Edges, check_mask, passing, positive, working_dtype
+from gradwright.ste.stochastic import uniform
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def signs(x: Tensor) -> Tensor:
     """Return +1 where ``x >= 0``, -1 below, nan for nan."""
-    return torch.where(x >= 0, 1.0, torch.where(x < 0, -1.0, x))
+    return 1 - 2 * positive(-x)  # not torch.where, which takes ten times as long on a CPU (torch 2.13)
 
 
 def _values(x: Tensor, **_: Any) -> Tensor:
@@ -62,7 +63,7 @@ def _binary(
     )
 
 
-def _positive(function: str, name: str, value: float) -> None:
+def _check_positive(function: str, name: str, value: float) -> None:
     if not value > 0:
         raise OptionError(f"{function}: {name} is {value!r}; expected a positive number.")
 
@@ -129,7 +130,7 @@ def clipped_sign(x: Tensor, *, bound: float = 1.0, edges: Edges | None = None) -
         >>> torch.autograd.grad(gw.ste.clipped_sign(x).sum(), x)
         (tensor([0., 1., 1.]),)
     """
-    _positive("clipped_sign", "bound", bound)
+    _check_positive("clipped_sign", "bound", bound)
     check_mask("clipped_sign", "range", edges)
     return signs(x)
 
@@ -210,7 +211,7 @@ def swish_sign(x: Tensor, *, beta: float = 5.0) -> Tensor:
         >>> torch.autograd.grad(gw.ste.swish_sign(x).sum(), x)
         (tensor([-0.0000,  5.0000, -0.0846]),)
     """
-    _positive("swish_sign", "beta", beta)
+    _check_positive("swish_sign", "beta", beta)
     return signs(x)
 
 
@@ -254,7 +255,7 @@ def error_decay_sign(x: Tensor, *, t: float) -> Tensor:
         >>> torch.autograd.grad(gw.ste.error_decay_sign(x, t=2.0).sum(), x)
         (tensor([0.0000, 2.0000, 0.8399]),)
     """
-    _positive("error_decay_sign", "t", t)
+    _check_positive("error_decay_sign", "t", t)
     return signs(x)
 
 
@@ -312,10 +313,7 @@ def stochastic_sign(x: Tensor, *, generator: torch.Generator | None = None, trai
     if not training:
         return signs(x)
     wide = x.to(working_dtype(x.dtype))
-    if generator is None:
-        drawn = torch.rand_like(wide)
-    else:
-        drawn = torch.rand(x.shape, generator=generator, dtype=wide.dtype, device=x.device)
+    drawn = uniform(wide, generator)
     # The smallest number that is drawn is -1, which must not be below an x of -1, nor all of them below one of 1.
     return -signs(2 * drawn - 1 - wide).to(x.dtype)
 

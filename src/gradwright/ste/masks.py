@@ -108,16 +108,16 @@ def _inside(value: Tensor, low: float | Tensor, high: float | Tensor, edges: Edg
     value = value.to(working_dtype(value.dtype))
     outside: Tensor | float = 0.0
     if _is_bound(low):
-        outside = _positive(low - value) if edges == "inclusive" else 1 - _positive(value - low)
+        outside = positive(low - value) if edges == "inclusive" else 1 - positive(value - low)
     if _is_bound(high):
-        outside = outside + (_positive(value - high) if edges == "inclusive" else 1 - _positive(high - value))
+        outside = outside + (positive(value - high) if edges == "inclusive" else 1 - positive(high - value))
     inside = 1 - outside
     if not isinstance(inside, Tensor):
         return torch.ones_like(value)
     return torch.where(inside == inside, inside, 1.0)  # not nan_to_num, which is not vectorised (torch 2.13)
 
 
-def _positive(value: Tensor) -> Tensor:
+def positive(value: Tensor) -> Tensor:
     """Return 1 where a value is positive, the smallest number of its dtype included, else 0."""
     scale = 2.0**537 if value.dtype == torch.float64 else 2.0**75
     return (torch.relu(value) * scale * scale).clamp(max=1.0)
