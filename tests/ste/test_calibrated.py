@@ -73,6 +73,15 @@ def test_the_trust_of_the_paper_is_half_a_step() -> None:
         assert len(out.unique()) == 2**bits
 
 
+def test_ties_are_trusted_whatever_rounding_makes_of_them() -> None:
+    # Next to a tie the sum with 1/2 is rounded, so that the value may go to the neighbour a hair further away.
+    step = torch.tensor(0.1)
+    ties = torch.arange(-7, 8) * step
+    x = torch.cat([ties, *(torch.nextafter(ties, torch.full_like(ties, end)) for end in (-9.0, 9.0))]).requires_grad_()
+    (grad,) = torch.autograd.grad(gw.ste.quest(x, step, bits=4).sum(), x)
+    assert bool((grad == 1).all())
+
+
 def test_a_measured_step_is_a_constant() -> None:
     x = torch.linspace(-2, 3, 24, dtype=torch.float64).reshape(3, 8).requires_grad_()
     for options in ({}, {"axis": 1}, {"axis": 0}, {"axis": 1, "group_size": 4}):

@@ -29,6 +29,15 @@ def test_the_gradient_scale_is_that_of_the_paper(bits: int, signed: bool, high: 
         torch.testing.assert_close(scaled, plain / (count * high) ** 0.5)
 
 
+def test_one_signed_bit_has_no_positive_code_to_divide_by() -> None:
+    x, s = torch.tensor([-0.7, 0.2]), torch.tensor(0.5, requires_grad=True)
+    out = gw.ste.lsq(x, s, bits=1)
+    assert out.tolist() == [-0.5, 0.0]
+    (grad,) = torch.autograd.grad(out.sum(), s)
+    assert grad.item() == pytest.approx(-1 / 2**0.5)  # the code -1, and 0, over the root of N
+    assert gw.ste.lsq_scale(x, 1).item() == pytest.approx(0.9)
+
+
 def test_the_step_to_start_from() -> None:
     x = torch.tensor([[1.0, -2.0, 3.0, 2.0], [0.5, 0.5, 0.0, -1.0]], requires_grad=True)
     whole = gw.ste.lsq_scale(x, 4)
