@@ -88,3 +88,20 @@ def test_a_vjp_that_is_recorded_of_a_rule_that_asks_for_nothing_and_is_sealed() 
     torch.compiler.reset()
     compiled = torch.compile(pulled, backend="aot_eager")  # the transform breaks the graph, so that rules are read too
     assert torch.equal(compiled(x(3), x(3)), -x(3))
+
+
+def test_what_forward_and_rule_captured_may_change() -> None:
+    factors = [3.0, 7.0]
+
+    @gw.custom_gradient
+    def scaled(x: Tensor) -> Tensor:
+        return x * factors[0]
+
+    scaled.vjp(lambda g: g * factors[1])
+    torch.compiler.reset()
+    compiled = torch.compile(scaled, fullgraph=True, backend="aot_eager")
+    for factors[:] in ([3.0, 7.0], [4.0, 5.0]):
+        t = torch.ones(2, requires_grad=True)
+        out = compiled(t)
+        assert out.tolist() == [factors[0]] * 2
+        assert torch.autograd.grad(out.sum(), t)[0].tolist() == [factors[1]] * 2
