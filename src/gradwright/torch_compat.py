@@ -92,6 +92,22 @@ else:  # pragma: no cover - depends on the torch version
         return True
 
 
+compiler_watches: Callable[[], bool]
+"""Tell whether torch.compile looks at each function that is called; without the probe: never."""
+try:
+    _frame_callback = importlib.import_module("torch._C._dynamo.eval_frame").get_eval_frame_callback
+
+    def compiler_watches() -> bool:
+        """Tell whether torch.compile looks at each function that is called, to compile it on its own."""
+        return callable(_frame_callback())
+
+except (ImportError, AttributeError):  # pragma: no cover - depends on the torch version
+
+    def compiler_watches() -> bool:
+        """Tell whether torch.compile looks at each function that is called; not known in this version."""
+        return False
+
+
 def forward_mode_enabled() -> AbstractContextManager[Any]:
     """Return a context in which operations pass tangents on, also inside the ``jvp`` of a Function."""
     enabled = getattr(forward_ad, "_set_fwd_grad_enabled", None)
@@ -136,6 +152,13 @@ def call_untraced(function: Callable[..., Any], arguments: Sequence[Any], messag
     import torch._dynamo as dynamo  # here, because importing it takes seconds; while tracing it is there already
 
     dynamo.graph_break(msg=message)
+    return dynamo.disable(function)(*arguments)
+
+
+def call_unwatched(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Call ``function`` so that torch.compile leaves it and all that it calls alone."""
+    import torch._dynamo as dynamo  # here, because importing it takes seconds; if it watches it is there already
+
     return dynamo.disable(function)(*arguments)
 
 

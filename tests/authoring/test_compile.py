@@ -105,3 +105,19 @@ def test_what_forward_and_rule_captured_may_change() -> None:
         out = compiled(t)
         assert out.tolist() == [factors[0]] * 2
         assert torch.autograd.grad(out.sum(), t)[0].tolist() == [factors[1]] * 2
+
+
+@pytest.mark.parametrize("op", [None, "gwtest::compiled_and_transformed"])
+def test_a_compiled_function_works_in_a_transform_and_then_without(op: str | None) -> None:
+    @gw.custom_gradient(op=op)
+    def scaled(x: Tensor) -> Tensor:
+        return x * 2
+
+    scaled.vjp(lambda g: 7 * g)
+    torch.compiler.reset()
+    compiled = torch.compile(scaled, backend="aot_eager")
+    t = torch.ones(2, requires_grad=True)
+    for _ in range(2):
+        assert torch.func.vmap(torch.func.grad(compiled))(torch.ones(2)).tolist() == [7, 7]
+        assert torch.func.jvp(compiled, (t.detach(),), (t.detach(),))[1].tolist() == [7, 7]
+        assert torch.autograd.grad(compiled(t).sum(), t)[0].tolist() == [7, 7]

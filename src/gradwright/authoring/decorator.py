@@ -234,6 +234,10 @@ class _Dispatch:
         self._require_rules()
         classes.check_values(self.definition, values)
         if self.operator is not None:
+            if self.operator.replaced:
+                if not torch.compiler.is_dynamo_compiling():  # torch.export, which has nowhere else to go
+                    raise RuleError(self.operator.replaced_message)
+                return torch_compat.call_untraced(self.general, values, self.operator.replaced_message)
             return self.operator.call(values)
         traced.warn_of_export(self.definition.name)
         assert self.reverse is not None
@@ -243,6 +247,11 @@ class _Dispatch:
 
     def general(self, *values: Any) -> Any:
         """Run a call of any kind."""
+        # After torch.compile gave up on the wrapper once, it begins in here, or further in, where it cannot go on.
+        if torch.compiler.is_dynamo_compiling():
+            return self.compiling(*values)
+        if torch_compat.compiler_watches():
+            return torch_compat.call_unwatched(self.general, values)
         tracing = [v for v in values if not isinstance(v, Tensor) and hasattr(v, "__torch_function__")]
         if tracing:
             # A stand-in for a tensor, as torch.fx has them: it gets the function as one operation, rule included.
