@@ -122,6 +122,15 @@ def primal(tensor: Any) -> Any:
     return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
 
 
+def may_move(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor may be differentiated: it requires grad, or a transform or forward mode is at it."""
+    if tensor.requires_grad:
+        return True
+    if transforms_active() and not torch.compiler.is_compiling():
+        return torch.func.debug_unwrap(tensor) is not tensor
+    return forward_mode_on() and forward_ad.unpack_dual(tensor).tangent is not None
+
+
 def is_recording() -> bool:
     """Tell whether operations are being recorded, by torch.compile, export or make_fx, so that values are not known."""
     if torch.compiler.is_compiling():
