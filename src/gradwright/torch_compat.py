@@ -269,20 +269,16 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(torch._C._is_alias_of(a, b))  # type: ignore[attr-defined]
 
 
-def edits(tensor: Any) -> int:
-    """Return how many in-place changes of a tensor autograd has noticed."""
-    return int(tensor._version)
+edits: Callable[[Any], int] = operator.attrgetter("_version")
+"""Return how many in-place changes of a tensor autograd has noticed."""
 
 
 def all_edits(tensors: Sequence[Any]) -> list[int]:
     """Return :func:`edits` of each tensor; of those made in inference mode, which are not counted, 0."""
     try:
-        return list(map(_version_of, tensors))
+        return list(map(edits, tensors))
     except RuntimeError:
         return [0 if tensor.is_inference() else edits(tensor) for tensor in tensors]
-
-
-_version_of: Callable[[Any], int] = operator.attrgetter("_version")
 
 
 # What ``save_for_backward``, ``mark_dirty`` and ``mark_non_differentiable`` leave on a ctx; the names of that have no

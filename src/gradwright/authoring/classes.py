@@ -145,7 +145,7 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
     left = iter(cast)
     values = [trees.rebuild(structure, left) for structure in call.structures]
     with context:
-        out, residuals = definition.run(dict(zip(definition.names, values)))
+        out, residuals = definition.run_on(leaves, dict(zip(definition.names, values)))
     out_leaves: list[Tensor] = []
     structure = trees.flatten(out, out_leaves)
     _refuse_callables(definition, out)

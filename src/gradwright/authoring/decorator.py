@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
-from gradwright.authoring import classes, codegen, operator, plain, traced, trees
+from gradwright.authoring import classes, codegen, operator, plain, traced
 from gradwright.authoring.autocast import Policy
 from gradwright.authoring.captured import warn_of_captured
 from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
@@ -279,19 +279,9 @@ class _Dispatch:
         )
 
     def _first(self, values: Sequence[Any]) -> Any:
-        """Run the first call, which shows what the function returns and whether it edits its inputs."""
-        tensors: list[Tensor] = []
-        for value in values:
-            trees.flatten(value, tensors)
-        versions = [_version(tensor) for tensor in tensors]
+        """Run the first call, which shows what the function returns."""
         out, result = self._without_transforms(values)
         self.seen = True
-        if versions != [_version(tensor) for tensor in tensors]:
-            self.seen = False
-            raise RuleError(
-                f"{self.definition.name}: it edited one of its arguments in place, so that what others keep of that "
-                "tensor is wrong; expected a new tensor; compute on a copy (`x = x.clone()`)."
-            )
         if self._may_be_plain() and result is not None and _smooth(out):
             self._call_plainly(result)
         return out
@@ -352,7 +342,3 @@ def _declares_function(definition: Definition) -> bool:
 def _smooth(out: Any) -> bool:
     tensors = out if isinstance(out, tuple) else (out,)
     return all(isinstance(t, Tensor) and differentiable((t.shape, t.dtype, t.device)) for t in tensors)
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else torch_compat.edits(tensor)

@@ -130,6 +130,22 @@ class Definition:
             wanted |= set(self.rules["jvp"].asks)
         return frozenset(wanted)
 
+    def run_on(self, leaves: Sequence[Tensor], values: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Run the forward on ``values``, which hold ``leaves``, and return output and residuals.
+
+        Raises:
+            RuleError: it edited an argument.
+        """
+        if torch_compat.is_recording():
+            return self.run(values)
+        if torch_compat.transforms_active():  # what vmap hands out does not count its edits
+            leaves = [torch.func.debug_unwrap(leaf, recurse=True) for leaf in leaves]
+        before = torch_compat.all_edits(leaves)
+        found = self.run(values)
+        if torch_compat.all_edits(leaves) != before:
+            raise RuleError(self.edited_message)
+        return found
+
     def run(self, values: Mapping[str, Any]) -> tuple[Any, Any]:
         """Run the forward and return output and residuals."""
         rule = self.rules.get("fwd")
@@ -168,6 +184,14 @@ class Definition:
         return (
             f"{self.name}: a gradient of {self.names[position]!r} is needed, but it is declared in nondiff; expected a "
             "constant; pass it detached, or take it out of nondiff and let the rule return its gradient."
+        )
+
+    @property
+    def edited_message(self) -> str:
+        """Say that an argument is not to be edited."""
+        return (
+            f"{self.name}: it edited one of its arguments in place, so that what others keep of that tensor is wrong; "
+            "expected a new tensor; compute on a copy (`x = x.clone()`)."
         )
 
     @property

@@ -129,7 +129,7 @@ class Operator:
             left = iter(cast)
             by_name = {n: next(left) if isinstance(v, Tensor) else v for n, v in zip(definition.names, given)}
             with context:
-                out, residuals = definition.run(by_name)
+                out, residuals = definition.run_on(leaves, by_name)
         outs = self._outs(out)
         if not self.compared and not torch_compat.is_recording():
             self.compared = True
