@@ -25,6 +25,9 @@ from gradwright.errors import DefinitionError, RuleError, did_you_mean, unknown_
 DoubleBackward: TypeAlias = Literal["auto", "once", "never"]
 Derive: TypeAlias = Literal["derive", "none"]
 
+_REMEMBERED = 64
+"""For how many constants it is remembered that a rule is linear: they may be others in each call."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -101,8 +104,8 @@ class Definition:
     rules: dict[RuleKind, Rule] = field(default_factory=dict)
     surrogate: Callable[..., Any] | None = None
     """The function whose derivative is used on purpose instead of the true one."""
-    linear: bool = False
-    """True once the rule that another was derived from was seen to be linear."""
+    linear: set[tuple[Any, ...]] = field(default_factory=set)
+    """With which constants the rule that another was derived from was seen to be linear."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -241,6 +244,7 @@ class Definition:
         if "vjp" in self.rules:
             return self._vjp(state, g, needed)
         return self._transposed(
+            state,
             "jvp",
             lambda tangents: self._jvp(state, [t if n else None for t, n in zip(tangents, needed)]),
             state.metas,
@@ -280,7 +284,7 @@ class Definition:
                 f"it a rule with @{self.name}.jvp, or use reverse mode."
             )
         moving = [tangent is not None for tangent in tangents]
-        return self._transposed("vjp", lambda g: self._vjp(state, g, moving), state.out_metas, tangents)
+        return self._transposed(state, "vjp", lambda g: self._vjp(state, g, moving), state.out_metas, tangents)
 
     def _jvp(self, state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         rule = self.rules["jvp"]
@@ -304,10 +308,11 @@ class Definition:
     # ---------------------------------------------------------------- both
 
     def _transposed(
-        self, given: RuleKind, linear: Any, metas: Sequence[Meta], values: Sequence[Tensor | None]
+        self, state: State, given: RuleKind, linear: Any, metas: Sequence[Meta], values: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
+        constants = tuple(value for structure in state.structures for value in trees.statics_in(structure))
         try:
-            verify = not self.linear and not torch_compat.is_recording()
+            verify = not torch_compat.is_recording() and not self._seen_linear(constants)
             found, seen = transpose(linear, metas, values, verify=verify)
         except NotLinearError:
             rule, other = self.rules[given].function.__name__, "jvp" if given == "vjp" else "vjp"
@@ -316,9 +321,18 @@ class Definition:
                 f"{self.name}: the rule {rule!r} is not linear in its {what}, so it is no derivative and nothing can "
                 f"be derived from it; expected a linear rule; give the other one with @{self.name}.{other}."
             ) from None
-        if seen:
-            self.linear = True
+        # Other objects might be changed, and would be kept alive.
+        if seen and all(isinstance(value, trees.PLAIN) for value in constants):
+            if len(self.linear) >= _REMEMBERED:
+                self.linear.clear()
+            self.linear.add(constants)
         return found
+
+    def _seen_linear(self, constants: tuple[Any, ...]) -> bool:
+        try:
+            return constants in self.linear
+        except TypeError:  # a list, for example
+            return False
 
     def _by_argument(self, structures: Sequence[trees.Structure], flags: Sequence[bool]) -> dict[str, bool]:
         left = iter(flags)

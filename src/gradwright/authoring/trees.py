@@ -122,6 +122,13 @@ def count(structure: Structure) -> int:
     return 1 if isinstance(structure, Leaf) else 0
 
 
+def statics_in(structure: Structure) -> list[Any]:
+    """Return the values in a structure that hold no tensors, in order."""
+    if isinstance(structure, Node):
+        return [value for child in structure.children for value in statics_in(child)]
+    return [structure.value] if isinstance(structure, Static) else []
+
+
 def distinct(outs: Sequence[Tensor], inputs: Sequence[Tensor], *, copies: bool, aliases: bool) -> list[Tensor]:
     """Return outputs of which none is an input or another output.
 
