@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from gradwright.authoring.rules import Argument, Rule, RuleKind
 from gradwright.authoring.seal import may_be_differentiated, seal
 from gradwright.errors import DefinitionError, RuleError, did_you_mean, unknown_choice
 
+T = TypeVar("T")
 DoubleBackward: TypeAlias = Literal["auto", "once", "never"]
 Derive: TypeAlias = Literal["derive", "none"]
 
@@ -139,15 +140,7 @@ class Definition:
         Raises:
             RuleError: it edited an argument.
         """
-        if torch_compat.is_recording():
-            return self.run(values)
-        if torch_compat.transforms_active():  # what vmap hands out does not count its edits
-            leaves = [torch.func.debug_unwrap(leaf, recurse=True) for leaf in leaves]
-        before = torch_compat.all_edits(leaves)
-        found = self.run(values)
-        if torch_compat.all_edits(leaves) != before:
-            raise RuleError(self.edited_message)
-        return found
+        return unedited(lambda: self.run(values), leaves, self.edited_message)
 
     def run(self, values: Mapping[str, Any]) -> tuple[Any, Any]:
         """Run the forward and return output and residuals."""
@@ -345,3 +338,20 @@ class Definition:
         owners = [name for name, structure in zip(self.names, structures) for _ in range(trees.count(structure))]
         rule = self.rules["vjp"].function.__name__
         return f"{self.name}: the rule {rule!r} returned for {owners[leaf]!r}"
+
+
+def unedited(function: Callable[[], T], leaves: Sequence[Tensor], message: str) -> T:
+    """Call a function that must leave some tensors as they are.
+
+    Raises:
+        RuleError: it edited one of them.
+    """
+    if torch_compat.is_recording():
+        return function()
+    if torch_compat.transforms_active():  # what vmap hands out does not count its edits
+        leaves = [torch.func.debug_unwrap(leaf, recurse=True) for leaf in leaves]
+    before = torch_compat.all_edits(leaves)
+    found = function()
+    if torch_compat.all_edits(leaves) != before:
+        raise RuleError(message)
+    return found
