@@ -19,6 +19,11 @@ class OwnDict(dict[str, Tensor]):
     pass
 
 
+class Output:
+    def __init__(self, p: dict[str, Tensor]) -> None:
+        self.y = p["y"]
+
+
 @pytest.mark.parametrize("make", [OwnDict, collections.UserDict, types.MappingProxyType, lambda p: {"a": OwnDict(p)}])
 def test_a_container_that_is_not_taken_apart_is_refused_where_a_gradient_would_be_lost(make: Any) -> None:
     @gw.custom_gradient
@@ -37,14 +42,14 @@ def test_a_container_that_is_not_taken_apart_is_refused_where_a_gradient_would_b
         first(make({"w": forward_ad.make_dual(w.detach(), x)}), x)
 
 
-@pytest.mark.parametrize("make", [OwnDict, types.MappingProxyType, lambda p: [OwnDict(p)], lambda p: {p["y"]}])
+@pytest.mark.parametrize("make", [OwnDict, types.MappingProxyType, lambda p: [OwnDict(p)], lambda p: {p["y"]}, Output])
 def test_an_output_in_a_container_that_is_not_taken_apart_is_refused(make: Any) -> None:
     @gw.custom_gradient
     def wrapped(x: Tensor) -> Any:
         return make({"y": x * 2})
 
     wrapped.vjp(lambda g: g)
-    with pytest.raises(RuleError, match="wrapped: the output holds a tensor in a container of a kind that is not"):
+    with pytest.raises(RuleError, match="wrapped: the output holds a tensor in an object of a kind that is not"):
         wrapped(torch.ones(1, requires_grad=True))
 
 
@@ -92,3 +97,16 @@ def test_batch_dimensions_go_by_the_keys_of_the_output() -> None:
     two.vmap(lambda info, in_dims, x: ({"a": x * 1, "b": x * 2}, (0, "b")))
     with pytest.raises(RuleError, match="'b' as the batch dimension of a tensor; expected a number or None"):
         torch.func.vmap(two)(x)
+
+
+def test_residuals_in_an_object_are_refused() -> None:
+    """A second derivative would miss them, and come out as zero."""
+
+    @gw.custom_gradient
+    def kept(x: Tensor) -> Tensor:
+        return x.exp()
+
+    kept.fwd(lambda x: (x.exp(), Output({"y": x.exp()})))
+    kept.vjp(lambda g, residuals: g * residuals.y)
+    with pytest.raises(RuleError, match=r"kept: what \.fwd keeps holds a tensor in an object of a kind"):
+        kept(torch.ones(1, requires_grad=True))

@@ -308,8 +308,8 @@ def _refuse_callables(definition: Definition, out: Any) -> None:
 
 
 def _refuse_hidden(name: str, what: str, value: Any) -> None:
-    if trees.hidden_in(value):
+    if trees.hidden_in(value, attributes=True):
         raise RuleError(
-            f"{name}: {what} holds a tensor in a container of a kind that is not taken apart, so that it would have no "
+            f"{name}: {what} holds a tensor in an object of a kind that is not taken apart, so that it would have no "
             "gradient; expected dicts, lists, tuples and dataclasses; return one of these."
         )

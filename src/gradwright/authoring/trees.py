@@ -73,12 +73,18 @@ def flatten(value: Any, leaves: list[Tensor]) -> Structure:
     return Node(make, keys, children, how) if len(leaves) > before else Static(value)
 
 
-def hidden_in(value: Any) -> list[Tensor]:
-    """Return the tensors in containers that :func:`flatten` does not take apart, such as a subclass of dict."""
+def hidden_in(value: Any, *, attributes: bool = False) -> list[Tensor]:
+    """Return the tensors in containers that :func:`flatten` does not take apart, such as a subclass of dict.
+
+    With ``attributes`` also those that are attributes of other objects.
+    """
     if isinstance(value, (Tensor, *PLAIN)):
         return []
     node = _children(value)
-    return list(_held(value)) if node is None else [tensor for part in node[2] for tensor in hidden_in(part)]
+    if node is not None:
+        return [tensor for part in node[2] for tensor in hidden_in(part, attributes=attributes)]
+    own = vars(value).values() if attributes and hasattr(value, "__dict__") else ()
+    return [*_held(value), *(part for part in own if isinstance(part, Tensor))]
 
 
 def _held(value: Any) -> Iterator[Tensor]:
