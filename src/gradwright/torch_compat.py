@@ -92,6 +92,22 @@ else:  # pragma: no cover - depends on the torch version
         return True
 
 
+compiler_watches: Callable[[], bool]
+"""Tell whether torch.compile looks at each function that is called; without the probe: never."""
+try:
+    _frame_callback = importlib.import_module("torch._C._dynamo.eval_frame").get_eval_frame_callback
+
+    def compiler_watches() -> bool:
+        """Tell whether torch.compile looks at each function that is called, to compile it on its own."""
+        return callable(_frame_callback())
+
+except (ImportError, AttributeError):  # pragma: no cover - depends on the torch version
+
+    def compiler_watches() -> bool:
+        """Tell whether torch.compile looks at each function that is called; not known in this version."""
+        return False
+
+
 def forward_mode_enabled() -> AbstractContextManager[Any]:
     """Return a context in which operations pass tangents on, also inside the ``jvp`` of a Function."""
     enabled = getattr(forward_ad, "_set_fwd_grad_enabled", None)
@@ -149,6 +165,15 @@ def batched_like(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     return [t if batched(t) else _functorch._add_batch_dim(t.expand(size, *t.shape).clone(), 0, level) for t in tensors]
 
 
+def may_move(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor may be differentiated: it requires grad, or a transform or forward mode is at it."""
+    if tensor.requires_grad:
+        return True
+    if transforms_active() and not torch.compiler.is_compiling():
+        return torch.func.debug_unwrap(tensor) is not tensor
+    return forward_mode_on() and forward_ad.unpack_dual(tensor).tangent is not None
+
+
 def is_recording() -> bool:
     """Tell whether operations are being recorded, by torch.compile, export or make_fx, so that values are not known."""
     if torch.compiler.is_compiling():
@@ -179,6 +204,13 @@ def call_untraced(function: Callable[..., Any], arguments: Sequence[Any], messag
     import torch._dynamo as dynamo  # here, because importing it takes seconds; while tracing it is there already
 
     dynamo.graph_break(msg=message)
+    return dynamo.disable(function)(*arguments)
+
+
+def call_unwatched(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Call ``function`` so that torch.compile leaves it and all that it calls alone."""
+    import torch._dynamo as dynamo  # here, because importing it takes seconds; if it watches it is there already
+
     return dynamo.disable(function)(*arguments)
 
 
@@ -280,20 +312,16 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(torch._C._is_alias_of(a, b))  # type: ignore[attr-defined]
 
 
-def edits(tensor: Any) -> int:
-    """Return how many in-place changes of a tensor autograd has noticed."""
-    return int(tensor._version)
+edits: Callable[[Any], int] = operator.attrgetter("_version")
+"""Return how many in-place changes of a tensor autograd has noticed."""
 
 
 def all_edits(tensors: Sequence[Any]) -> list[int]:
     """Return :func:`edits` of each tensor; of those made in inference mode, which are not counted, 0."""
     try:
-        return list(map(_version_of, tensors))
+        return list(map(edits, tensors))
     except RuntimeError:
         return [0 if tensor.is_inference() else edits(tensor) for tensor in tensors]
-
-
-_version_of: Callable[[Any], int] = operator.attrgetter("_version")
 
 
 # What ``save_for_backward``, ``mark_dirty`` and ``mark_non_differentiable`` leave on a ctx; the names of that have no

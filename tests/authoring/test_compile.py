@@ -88,3 +88,36 @@ def test_a_vjp_that_is_recorded_of_a_rule_that_asks_for_nothing_and_is_sealed() 
     torch.compiler.reset()
     compiled = torch.compile(pulled, backend="aot_eager")  # the transform breaks the graph, so that rules are read too
     assert torch.equal(compiled(x(3), x(3)), -x(3))
+
+
+def test_what_forward_and_rule_captured_may_change() -> None:
+    factors = [3.0, 7.0]
+
+    @gw.custom_gradient
+    def scaled(x: Tensor) -> Tensor:
+        return x * factors[0]
+
+    scaled.vjp(lambda g: g * factors[1])
+    torch.compiler.reset()
+    compiled = torch.compile(scaled, fullgraph=True, backend="aot_eager")
+    for factors[:] in ([3.0, 7.0], [4.0, 5.0]):
+        t = torch.ones(2, requires_grad=True)
+        out = compiled(t)
+        assert out.tolist() == [factors[0]] * 2
+        assert torch.autograd.grad(out.sum(), t)[0].tolist() == [factors[1]] * 2
+
+
+@pytest.mark.parametrize("op", [None, "gwtest::compiled_and_transformed"])
+def test_a_compiled_function_works_in_a_transform_and_then_without(op: str | None) -> None:
+    @gw.custom_gradient(op=op)
+    def scaled(x: Tensor) -> Tensor:
+        return x * 2
+
+    scaled.vjp(lambda g: 7 * g)
+    torch.compiler.reset()
+    compiled = torch.compile(scaled, backend="aot_eager")
+    t = torch.ones(2, requires_grad=True)
+    for _ in range(2):
+        assert torch.func.vmap(torch.func.grad(compiled))(torch.ones(2)).tolist() == [7, 7]
+        assert torch.func.jvp(compiled, (t.detach(),), (t.detach(),))[1].tolist() == [7, 7]
+        assert torch.autograd.grad(compiled(t).sum(), t)[0].tolist() == [7, 7]

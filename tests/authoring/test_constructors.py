@@ -206,3 +206,10 @@ def test_a_surrogate_that_is_no_function_is_refused() -> None:
         @gw.custom_gradient(surrogate="identity")  # type: ignore[call-overload, untyped-decorator]
         def rounded(t: Tensor) -> Tensor:
             return torch.round(t)
+
+
+def test_a_function_with_a_surrogate_leaves_its_arguments_alone() -> None:
+    halved = gw.surrogate(lambda x: x.mul_(0.5), through=torch.tanh, name="halved")
+    for call in (halved, torch.func.vmap(halved)):
+        with pytest.raises(RuleError, match="halved: it edited one of its arguments in place"):
+            call(torch.ones(2))

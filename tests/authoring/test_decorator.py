@@ -185,6 +185,32 @@ def test_a_forward_that_edits_its_input_is_refused() -> None:
             edits(x(2))
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_forward_that_edits_its_input_sometimes_is_refused_then(keeps: bool) -> None:
+    @gw.custom_gradient
+    def doubled(x: Tensor, edit: bool = False) -> Tensor:
+        return x.mul_(2) * 1 if edit else x * 2
+
+    if keeps:
+        doubled.fwd(lambda x, edit: (doubled.__wrapped__(x, edit), x * 1))
+    doubled.vjp(lambda g: 2 * g)
+    in_list = made(lambda xs, edit: doubled.__wrapped__(xs[0], edit), lambda g: {"xs": [2 * g]})
+    calls: list[Callable[[Tensor, bool], Any]] = [
+        doubled,
+        lambda x, edit: in_list([x], edit),
+        lambda x, edit: torch.func.grad(lambda x: doubled(x * 1, edit).sum())(x),
+        lambda x, edit: torch.func.vmap(lambda x: doubled(x * 1, edit))(x),
+        lambda x, edit: torch.func.jvp(lambda x: doubled(x * 1, edit), (x,), (x,)),
+    ]
+    for call in calls:
+        call(x(2), False)
+        call(x(2), False)
+        with pytest.raises(RuleError, match="it edited one of its arguments in place"):
+            call(x(2), True)
+        with torch.inference_mode():
+            call(x(2), False)
+
+
 def test_residuals_without_a_forward_that_keeps_them() -> None:
     function = made(lambda x: x.exp(), lambda g, residuals: g)
     with pytest.raises(GradwrightError, match="asks for residuals, but nothing keeps any; expected a forward"):

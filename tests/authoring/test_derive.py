@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import gradwright as gw
 from gradwright.authoring.derive import NotLinearError, transpose
+from gradwright.errors import GradwrightError
 from tests.authoring.examples import x
 
 M = x(2, 3)
@@ -83,3 +85,28 @@ def test_zeros_show_nothing(rule: Any, value: Tensor) -> None:
     found, seen = transpose(lambda v: [rule(v[0])], [meta(8)], [value], verify=True)
     assert not seen
     assert not found[0].any()
+
+
+@pytest.mark.parametrize("mode", ["clipped", ["clipped"]])
+def test_a_rule_that_is_linear_with_other_constants_only_is_noticed(mode: Any) -> None:
+    @gw.custom_gradient
+    def same(x: Tensor, mode: Any = "plain") -> Tensor:
+        return x * 1
+
+    same.vjp(lambda g, mode: 7 * g if "plain" in mode else g.clamp(-1, 1))
+    one = torch.ones(2)
+    for plain in ("plain", ["plain"], "plain"):
+        assert torch.func.jvp(lambda x, mode=plain: same(x, mode), (one,), (one,))[1].tolist() == [7, 7]
+    with pytest.raises(GradwrightError, match="is not linear in its cotangent"):
+        torch.func.jvp(lambda x: same(x, mode), (one,), (one,))
+
+
+def test_linearity_is_not_remembered_without_end() -> None:
+    @gw.custom_gradient
+    def scaled(x: Tensor, k: float) -> Tensor:
+        return x * k
+
+    scaled.vjp(lambda g, k: g * k)
+    for k in range(100):
+        assert torch.func.jvp(lambda x, k=k: scaled(x, float(k)), (torch.ones(1),), (torch.ones(1),))[1] == k
+    assert len(scaled.__custom_gradient__.linear) < 65

@@ -451,3 +451,32 @@ def test_check_finds_nothing_against_a_right_operator():
     report = gw.check(sine, torch.linspace(-1, 1, 5, dtype=torch.float64), level="full", only=("compile", "export"))
     assert report, report
     assert {r.id: r.verdict for r in report.results} == {"compile": "pass", "export": "pass"}
+
+
+def test_two_functions_of_one_definition_do_not_take_each_others_gradient(x):
+    def make(k: float) -> Any:
+        @gw.custom_gradient(op=name)
+        def scaled(x: Tensor) -> Tensor:
+            return x * k
+
+        scaled.vjp(lambda g: g * 7 * k)
+        return scaled
+
+    torch.compiler.reset()
+    name = fresh()
+    old = make(2.0)
+    old_compiled = torch.compile(old, fullgraph=True, backend="aot_eager")
+    assert gradient(old_compiled, x).tolist() == [14] * 3
+    recorded = torch.export.export(Around(old), (x,)).module()
+    new = make(3.0)
+    message = f"scaled: its operator {name} was defined anew, by another scaled with this op"
+    for again in (old_compiled, torch.compile(old, fullgraph=True, backend="aot_eager")):
+        with pytest.raises(RuntimeError, match=message):
+            again(x)
+    for strict in (True, False):
+        with pytest.raises(RuntimeError, match=message):
+            torch.export.export(Around(old), (x,), strict=strict)
+    # Without fullgraph it runs uncompiled; what was exported goes by the name alone, across processes too.
+    assert gradient(torch.compile(old, backend="aot_eager"), x).tolist() == [14] * 3
+    assert gradient(torch.compile(new, fullgraph=True, backend="aot_eager"), x).tolist() == [21] * 3
+    assert gradient(recorded, x).tolist() == [21] * 3

@@ -19,7 +19,6 @@ from gradwright import torch_compat
 from gradwright.authoring import autocast, trees
 from gradwright.authoring.definition import Definition, State
 from gradwright.authoring.derive import differentiable, zeros
-from gradwright.authoring.rules import Argument
 from gradwright.errors import ArgumentError, RuleError
 
 
@@ -85,7 +84,15 @@ def check_values(definition: Definition, values: Sequence[Any]) -> None:
         ArgumentError: a tensor is given where none is declared, or the other way round.
     """
     for argument, value in zip(definition.arguments, values):
-        if argument.kind == "static" and _loses_gradient(argument, value):
+        if argument.name == "self":
+            continue
+        if argument.kind != "static" and any(map(torch_compat.may_move, trees.hidden_in(value))):
+            raise ArgumentError(
+                f"{definition.name}: {argument.name!r} holds a tensor that requires grad in a container of a kind that "
+                "is not taken apart, so that it would get no gradient; expected dicts, lists, tuples and dataclasses; "
+                "pass one of these (`dict(...)`), or the tensor detached."
+            )
+        if argument.kind == "static" and _loses_gradient(value):
             what = "is a tensor" if isinstance(value, Tensor) else "holds tensors"
             raise ArgumentError(
                 f"{definition.name}: {argument.name!r} {what}, but its annotation says that there are none, so they "
@@ -99,14 +106,14 @@ def check_values(definition: Definition, values: Sequence[Any]) -> None:
             )
 
 
-def _loses_gradient(argument: Argument, value: Any) -> bool:
+def _loses_gradient(value: Any) -> bool:
     """Tell whether a value for an argument that is declared to have no gradient has one to lose.
 
-    A container may hold constants where numbers are declared; ``self`` is searched by what is captured.
+    A container may hold constants where numbers are declared.
     """
     if isinstance(value, Tensor):
         return True
-    return argument.name != "self" and any(tensor.requires_grad for tensor in trees.tensors_in(value))
+    return any(map(torch_compat.may_move, [*trees.tensors_in(value), *trees.hidden_in(value)]))
 
 
 def function_class(definition: Definition, *, forward_mode: bool) -> type[Function]:
@@ -138,12 +145,14 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
     left = iter(cast)
     values = [trees.rebuild(structure, left) for structure in call.structures]
     with context:
-        out, residuals = definition.run(dict(zip(definition.names, values)))
+        out, residuals = definition.run_on(leaves, dict(zip(definition.names, values)))
     out_leaves: list[Tensor] = []
     structure = trees.flatten(out, out_leaves)
     _refuse_callables(definition, out)
+    _refuse_hidden(definition.name, "the output", out)
     kept: list[Tensor] = []
     residual_structure = trees.flatten(residuals, kept)
+    _refuse_hidden(definition.name, "what .fwd keeps", residuals)
     hidden: list[Tensor] = []
     sources = []
     for tensor in kept:
@@ -229,12 +238,7 @@ def _vmap(definition: Definition) -> Callable[..., Any]:
         out, out_dims = answer
         outs: list[Tensor] = []
         structure = trees.flatten(out, outs)
-        flat_dims = [out_dims] * len(outs) if out_dims is None or isinstance(out_dims, int) else _dims_of(out_dims)
-        if len(flat_dims) != len(outs):
-            raise RuleError(
-                f"{definition.name}: the rule {rule.function.__name__!r} returned {len(flat_dims)} batch dimensions "
-                f"for {len(outs)} tensors; expected one for each, None for those that are not batched."
-            )
+        flat_dims = _dims_of(structure, out_dims, f"{definition.name}: the rule {rule.function.__name__!r} returned")
         result = Result(structure, len(outs), trees.NOTHING, ())
         return (*outs, result), (*flat_dims, None)
 
@@ -278,13 +282,34 @@ def place(kind: str, tensor: Tensor, among: Sequence[Tensor]) -> tuple[str, int]
     return next(((kind, i) for i, other in enumerate(among) if other is tensor), None)
 
 
-def _dims_of(out_dims: Any) -> list[int | None]:
+def _dims_of(structure: trees.Structure, out_dims: Any, where: str) -> list[int | None]:
+    """Return the batch dimension of each tensor of an output; one for all of a container may stand in its place."""
+    if isinstance(structure, trees.Static):
+        return []
     if out_dims is None or isinstance(out_dims, int):
-        return [out_dims]
-    parts = out_dims.values() if isinstance(out_dims, dict) else out_dims
-    return [dim for part in parts for dim in _dims_of(part)]
+        return [out_dims] * trees.count(structure)
+    if isinstance(structure, trees.Leaf):
+        raise RuleError(f"{where} {out_dims!r} as the batch dimension of a tensor; expected a number or None.")
+    parts = trees.parts(structure, out_dims, f"{where} as batch dimensions")
+    missing = [key for key, child in zip(structure.keys, structure.children) if trees.count(child) and key not in parts]
+    if missing:
+        raise RuleError(
+            f"{where} no batch dimension for the tensors at {missing[0]!r}; expected one for each, None for those that "
+            "are not batched."
+        )
+    return [
+        dim for key, child in zip(structure.keys, structure.children) for dim in _dims_of(child, parts.get(key), where)
+    ]
 
 
 def _refuse_callables(definition: Definition, out: Any) -> None:
     if isinstance(out, tuple) and any(callable(part) and not isinstance(part, Tensor) for part in out):
         raise RuleError(definition.closure_message)
+
+
+def _refuse_hidden(name: str, what: str, value: Any) -> None:
+    if trees.hidden_in(value, attributes=True):
+        raise RuleError(
+            f"{name}: {what} holds a tensor in an object of a kind that is not taken apart, so that it would have no "
+            "gradient; expected dicts, lists, tuples and dataclasses; return one of these."
+        )

@@ -30,6 +30,8 @@ HELPERS: dict[str, Any] = {
     "gw_dict": dict,
     "gw_tuple": tuple,
     "gw_PLAIN": trees.PLAIN,
+    "gw_HOLDERS": trees.HOLDERS,
+    "gw_holds": trees.holds,
     "gw_is_compiling": torch.compiler.is_compiling,
     "gw_transforms_active": torch_compat.transforms_active,
     "gw_forward_mode_on": torch_compat.forward_mode_on,
@@ -91,7 +93,7 @@ def _is_odd(a: Argument) -> str:
     return {
         "tensor": f"not {tensor}",
         "optional": f"not ({tensor} or {a.name} is None)",
-        "static": "" if a.name == "self" else tensor,
+        "static": "" if a.name == "self" else f"gw_isinstance({a.name}, gw_HOLDERS) and gw_holds({a.name})",
         "unknown": f"not ({tensor} or gw_isinstance({a.name}, gw_PLAIN))",
         "tree": "True",
     }[a.kind]

@@ -12,7 +12,7 @@ from torch import Tensor
 from gradwright.authoring import trees
 from gradwright.authoring.autocast import Policy
 from gradwright.authoring.decorator import build, make_options, read_surrogate
-from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
+from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options, unedited
 from gradwright.authoring.rules import Argument, Rule, read_arguments, read_rule
 from gradwright.errors import DefinitionError, RuleError
 from gradwright.typing import CustomGradient
@@ -161,7 +161,9 @@ def surrogate(function: Callable[P, R], /, *, through: Callable[P, R], name: str
 
     def replaced(*args: P.args, **kwargs: P.kwargs) -> R:
         values: list[Tensor] = []
-        structure = trees.flatten(function(*args, **kwargs), values)
+        # The surrogate is to see the arguments as they were passed.
+        result = unedited(lambda: function(*args, **kwargs), trees.tensors_in((args, kwargs)), own.edited_message)
+        structure = trees.flatten(result, values)
         soft: list[Tensor] = []
         trees.flatten(through(*args, **kwargs), soft)
         if [t.shape for t in values] != [t.shape for t in soft]:
@@ -177,7 +179,8 @@ def surrogate(function: Callable[P, R], /, *, through: Callable[P, R], name: str
 
     functools.update_wrapper(replaced, function)
     arguments = next(filter(None, map(_readable, (function, through))), ())
-    vars(replaced)["__custom_gradient__"] = Definition(title, function, arguments, Options(), surrogate=through)
+    own = Definition(title, function, arguments, Options(), surrogate=through)
+    vars(replaced)["__custom_gradient__"] = own
     placed: Callable[P, R] = _placed(replaced, title, arguments)
     if not arguments:  # PyTorch's own functions say nothing of theirs
         more = inspect.Parameter("more", inspect.Parameter.VAR_POSITIONAL)

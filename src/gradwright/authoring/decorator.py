@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
-from gradwright.authoring import classes, codegen, operator, plain, traced, trees
+from gradwright.authoring import classes, codegen, operator, plain, traced
 from gradwright.authoring.autocast import Policy
 from gradwright.authoring.captured import warn_of_captured
 from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
@@ -234,16 +234,24 @@ class _Dispatch:
         self._require_rules()
         classes.check_values(self.definition, values)
         if self.operator is not None:
+            if self.operator.replaced:
+                if not torch.compiler.is_dynamo_compiling():  # torch.export, which has nowhere else to go
+                    raise RuleError(self.operator.replaced_message)
+                return torch_compat.call_untraced(self.general, values, self.operator.replaced_message)
             return self.operator.call(values)
         traced.warn_of_export(self.definition.name)
-        known = self.plain if "fwd" not in self.definition.rules else None
-        if known is not None and all(isinstance(v, (Tensor, *trees.PLAIN)) for v in values):
-            return known.apply(*values)
         assert self.reverse is not None
+        # Not the class for plain calls: its rule is in a closure, and of what closures of a Function with
+        # `setup_context` hold, torch.compile does not notice changes (torch 2.13). Arguments it watches.
         return classes.run(self.definition, self.reverse.apply, values, forward_mode=False)[0]
 
     def general(self, *values: Any) -> Any:
         """Run a call of any kind."""
+        # After torch.compile gave up on the wrapper once, it begins in here, or further in, where it cannot go on.
+        if torch.compiler.is_dynamo_compiling():
+            return self.compiling(*values)
+        if torch_compat.compiler_watches():
+            return torch_compat.call_unwatched(self.general, values)
         tracing = [v for v in values if not isinstance(v, Tensor) and hasattr(v, "__torch_function__")]
         if tracing:
             # A stand-in for a tensor, as torch.fx has them: it gets the function as one operation, rule included.
@@ -271,19 +279,9 @@ class _Dispatch:
         )
 
     def _first(self, values: Sequence[Any]) -> Any:
-        """Run the first call, which shows what the function returns and whether it edits its inputs."""
-        tensors: list[Tensor] = []
-        for value in values:
-            trees.flatten(value, tensors)
-        versions = [_version(tensor) for tensor in tensors]
+        """Run the first call, which shows what the function returns."""
         out, result = self._without_transforms(values)
         self.seen = True
-        if versions != [_version(tensor) for tensor in tensors]:
-            self.seen = False
-            raise RuleError(
-                f"{self.definition.name}: it edited one of its arguments in place, so that what others keep of that "
-                "tensor is wrong; expected a new tensor; compute on a copy (`x = x.clone()`)."
-            )
         if self._may_be_plain() and result is not None and _smooth(out):
             self._call_plainly(result)
         return out
@@ -344,7 +342,3 @@ def _declares_function(definition: Definition) -> bool:
 def _smooth(out: Any) -> bool:
     tensors = out if isinstance(out, tuple) else (out,)
     return all(isinstance(t, Tensor) and differentiable((t.shape, t.dtype, t.device)) for t in tensors)
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else torch_compat.edits(tensor)

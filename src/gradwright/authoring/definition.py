@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,8 +22,12 @@ from gradwright.authoring.rules import Argument, Rule, RuleKind
 from gradwright.authoring.seal import may_be_differentiated, seal
 from gradwright.errors import DefinitionError, RuleError, did_you_mean, unknown_choice
 
+T = TypeVar("T")
 DoubleBackward: TypeAlias = Literal["auto", "once", "never"]
 Derive: TypeAlias = Literal["derive", "none"]
+
+_REMEMBERED = 64
+"""For how many constants it is remembered that a rule is linear: they may be others in each call."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,8 @@ class Definition:
     rules: dict[RuleKind, Rule] = field(default_factory=dict)
     surrogate: Callable[..., Any] | None = None
     """The function whose derivative is used on purpose instead of the true one."""
-    linear: bool = False
-    """True once the rule that another was derived from was seen to be linear."""
+    linear: set[tuple[Any, ...]] = field(default_factory=set)
+    """With which constants the rule that another was derived from was seen to be linear."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,6 +133,14 @@ class Definition:
         if forward_mode and "jvp" in self.rules:
             wanted |= set(self.rules["jvp"].asks)
         return frozenset(wanted)
+
+    def run_on(self, leaves: Sequence[Tensor], values: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Run the forward on ``values``, which hold ``leaves``, and return output and residuals.
+
+        Raises:
+            RuleError: it edited an argument.
+        """
+        return unedited(lambda: self.run(values), leaves, self.edited_message)
 
     def run(self, values: Mapping[str, Any]) -> tuple[Any, Any]:
         """Run the forward and return output and residuals."""
@@ -168,6 +180,14 @@ class Definition:
         return (
             f"{self.name}: a gradient of {self.names[position]!r} is needed, but it is declared in nondiff; expected a "
             "constant; pass it detached, or take it out of nondiff and let the rule return its gradient."
+        )
+
+    @property
+    def edited_message(self) -> str:
+        """Say that an argument is not to be edited."""
+        return (
+            f"{self.name}: it edited one of its arguments in place, so that what others keep of that tensor is wrong; "
+            "expected a new tensor; compute on a copy (`x = x.clone()`)."
         )
 
     @property
@@ -217,6 +237,7 @@ class Definition:
         if "vjp" in self.rules:
             return self._vjp(state, g, needed)
         return self._transposed(
+            state,
             "jvp",
             lambda tangents: self._jvp(state, [t if n else None for t, n in zip(tangents, needed)]),
             state.metas,
@@ -256,7 +277,7 @@ class Definition:
                 f"it a rule with @{self.name}.jvp, or use reverse mode."
             )
         moving = [tangent is not None for tangent in tangents]
-        return self._transposed("vjp", lambda g: self._vjp(state, g, moving), state.out_metas, tangents)
+        return self._transposed(state, "vjp", lambda g: self._vjp(state, g, moving), state.out_metas, tangents)
 
     def _jvp(self, state: State, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         rule = self.rules["jvp"]
@@ -280,10 +301,11 @@ class Definition:
     # ---------------------------------------------------------------- both
 
     def _transposed(
-        self, given: RuleKind, linear: Any, metas: Sequence[Meta], values: Sequence[Tensor | None]
+        self, state: State, given: RuleKind, linear: Any, metas: Sequence[Meta], values: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
+        constants = tuple(value for structure in state.structures for value in trees.statics_in(structure))
         try:
-            verify = not self.linear and not torch_compat.is_recording()
+            verify = not torch_compat.is_recording() and not self._seen_linear(constants)
             found, seen = transpose(linear, metas, values, verify=verify)
         except NotLinearError:
             rule, other = self.rules[given].function.__name__, "jvp" if given == "vjp" else "vjp"
@@ -292,9 +314,18 @@ class Definition:
                 f"{self.name}: the rule {rule!r} is not linear in its {what}, so it is no derivative and nothing can "
                 f"be derived from it; expected a linear rule; give the other one with @{self.name}.{other}."
             ) from None
-        if seen:
-            self.linear = True
+        # Other objects might be changed, and would be kept alive.
+        if seen and all(isinstance(value, trees.PLAIN) for value in constants):
+            if len(self.linear) >= _REMEMBERED:
+                self.linear.clear()
+            self.linear.add(constants)
         return found
+
+    def _seen_linear(self, constants: tuple[Any, ...]) -> bool:
+        try:
+            return constants in self.linear
+        except TypeError:  # a list, for example
+            return False
 
     def _by_argument(self, structures: Sequence[trees.Structure], flags: Sequence[bool]) -> dict[str, bool]:
         left = iter(flags)
@@ -307,3 +338,20 @@ class Definition:
         owners = [name for name, structure in zip(self.names, structures) for _ in range(trees.count(structure))]
         rule = self.rules["vjp"].function.__name__
         return f"{self.name}: the rule {rule!r} returned for {owners[leaf]!r}"
+
+
+def unedited(function: Callable[[], T], leaves: Sequence[Tensor], message: str) -> T:
+    """Call a function that must leave some tensors as they are.
+
+    Raises:
+        RuleError: it edited one of them.
+    """
+    if torch_compat.is_recording():
+        return function()
+    if torch_compat.transforms_active():  # what vmap hands out does not count its edits
+        leaves = [torch.func.debug_unwrap(leaf, recurse=True) for leaf in leaves]
+    before = torch_compat.all_edits(leaves)
+    found = function()
+    if torch_compat.all_edits(leaves) != before:
+        raise RuleError(message)
+    return found

@@ -41,8 +41,8 @@ OWN = "str gw_recorded"
 """The last argument of every operator: autocast where it was recorded, and which rules these were."""
 
 
-_TAKEN: dict[str, str] = {}
-"""Which function each operator belongs to."""
+_TAKEN: dict[str, tuple[str, str]] = {}
+"""Which function each operator belongs to, and the token of the rules that it was registered with last."""
 
 
 def check(definition: Definition, outputs: Outputs) -> None:
@@ -59,9 +59,10 @@ def check(definition: Definition, outputs: Outputs) -> None:
             f"op='mylibrary::{name if name.isidentifier() else 'name'}'."
         )
     own = _full_name(definition)
-    if _TAKEN.get(op, own) != own:
+    other, _ = _TAKEN.get(op, (own, ""))
+    if other != own:
         raise DefinitionError(
-            f"{name}: op={op!r} is the operator of {_TAKEN[op]} already, which would be replaced in every exported "
+            f"{name}: op={op!r} is the operator of {other} already, which would be replaced in every exported "
             "program; expected another name; rename one of them."
         )
     if isinstance(outputs, str):
@@ -95,7 +96,7 @@ class Operator:
         name = str(definition.options.op)
         schema = _schema(definition, outputs, keeps=self.keeps)
         op = torch.library.custom_op(name, self._kernel, mutates_args=(), schema=schema)
-        _TAKEN[name] = _full_name(definition)
+        _TAKEN[name] = _full_name(definition), self.token
         op.register_fake(self._fake)
         op.register_autograd(self._backward, setup_context=self._setup_context)
         self.overload = torch_compat.operator_overload(op)
@@ -116,6 +117,9 @@ class Operator:
 
     def _kernel(self, *values: Any) -> Any:
         *values, recorded = values  # type: ignore[assignment]
+        # Code that was compiled with an earlier definition finds the operator by its name.
+        if recorded.partition("/")[0] not in ("", self.token):
+            raise RuleError(self.replaced_message)
         given = self._given(values)
         leaves = [value for value in given if isinstance(value, Tensor)]
         self._refuse_forward_mode()
@@ -125,7 +129,7 @@ class Operator:
             left = iter(cast)
             by_name = {n: next(left) if isinstance(v, Tensor) else v for n, v in zip(definition.names, given)}
             with context:
-                out, residuals = definition.run(by_name)
+                out, residuals = definition.run_on(leaves, by_name)
         outs = self._outs(out)
         if not self.compared and not torch_compat.is_recording():
             self.compared = True
@@ -177,6 +181,21 @@ class Operator:
         return tuple(found)
 
     # ---------------------------------------------------------------- pieces
+
+    @property
+    def replaced(self) -> bool:
+        """True when another function has the operator of this name now."""
+        return _TAKEN[str(self.definition.options.op)][1] != self.token
+
+    @property
+    def replaced_message(self) -> str:
+        """Say that code which was recorded with one definition would run another one."""
+        name = self.definition.name
+        return (
+            f"{name}: its operator {self.definition.options.op} was defined anew, by another {name} with this op, so "
+            "that code which was compiled with one of them would use the gradient of the other; expected one function "
+            "for each operator; give each an op name of its own, or compile the newest anew."
+        )
 
     def _given(self, values: Sequence[Any]) -> list[Any]:
         """Return the values as the function expects them: an operator knows lists, no tuples."""

@@ -82,6 +82,9 @@ def make_class(definition: Definition, form: Form) -> type[Function]:
         "gw_summed": _summer(definition),
         "gw_check_output": _output_check(definition, form.outputs),
         "gw_refuse": _refusal(definition),
+        "gw_edits_of": torch_compat.edits,
+        "gw_edited": _edit_refusal(definition),
+        "gw_RuntimeError": RuntimeError,
         "gw_sealed": _sealer(definition),
         "gw_names": frozenset(definition.names),
     }
@@ -99,19 +102,35 @@ def _forward_source(definition: Definition, rule: Rule, form: Form) -> list[str]
     lines = [f"def forward({', '.join(names)}):"]
     if form.keeps:
         fwd = definition.rules["fwd"]
-        return [
-            *lines,
-            f"    return gw_split({', '.join([f'gw_fn({passed(fwd.asks, fwd.by_keyword)})', *candidates])})",
-        ]
-    call = f"gw_fn({passed(names, [a.name for a in definition.arguments if a.keyword_only])})"
+        asks, by_keyword = fwd.asks, fwd.by_keyword
+    else:
+        asks, by_keyword = names, tuple(a.name for a in definition.arguments if a.keyword_only)
+    edits = f"({', '.join(_edits_of(definition.arguments[i]) for i in definition.candidates)},)"
+    lines += [
+        "    try:",
+        f"        gw_edits = {edits}",
+        "    except gw_RuntimeError:",
+        "        gw_edits = None",
+        f"    gw_out = gw_fn({passed(asks, by_keyword)})",
+        f"    if gw_edits is not None and gw_edits != {edits}:",
+        "        gw_edited()",
+    ]
+    if form.keeps:
+        return [*lines, f"    return gw_split({', '.join(['gw_out', *candidates])})"]
     if form.outputs is not None:
-        return [*lines, f"    return gw_check_output({', '.join([call, *candidates])})"]
+        return [*lines, f"    return gw_check_output({', '.join(['gw_out', *candidates])})"]
     if "out" not in rule.asks:
-        return [*lines, f"    return {call}"]
+        return [*lines, "    return gw_out"]
     # What is saved as `out` must be the output, with the derivative of the rule, and not the input.
     same = " or ".join(f"gw_out is {name}" for name in candidates)
-    lines += [f"    gw_out = {call}", f"    if {same}:", "        gw_out = gw_out.view_as(gw_out)"]
+    lines += [f"    if {same}:", "        gw_out = gw_out.view_as(gw_out)"]
     return [*lines, "    return gw_out"]
+
+
+def _edits_of(a: Argument) -> str:
+    """Return the expression for how often an argument was edited; tensors of inference mode do not tell."""
+    count = f"gw_edits_of({a.name})"
+    return count if a.kind == "tensor" else f"{count} if gw_isinstance({a.name}, gw_Tensor) else 0"
 
 
 def _setup_source(definition: Definition, rule: Rule, saved: Sequence[Argument], form: Form) -> list[str]:
@@ -301,5 +320,14 @@ def _refusal(definition: Definition) -> Callable[[int], None]:
 
     def refuse(position: int) -> None:
         raise RuleError(messages[position])
+
+    return refuse
+
+
+def _edit_refusal(definition: Definition) -> Callable[[], None]:
+    message = definition.edited_message
+
+    def refuse() -> None:
+        raise RuleError(message)
 
     return refuse

@@ -7,7 +7,9 @@ Everything that is not a tensor stays in the structure.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,6 +22,10 @@ from gradwright.errors import RuleError
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 """Types of values that certainly hold no tensors."""
+HOLDERS = (Tensor, list, tuple, dict, set)
+"""Types of values that may hold tensors where an annotation says that there are none."""
+
+_KEYED: tuple[Any, ...] = (collections.OrderedDict, collections.defaultdict)
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,38 @@ def flatten(value: Any, leaves: list[Tensor]) -> Structure:
     return Node(make, keys, children, how) if len(leaves) > before else Static(value)
 
 
+def hidden_in(value: Any, *, attributes: bool = False) -> list[Tensor]:
+    """Return the tensors in containers that :func:`flatten` does not take apart, such as a subclass of dict.
+
+    With ``attributes`` also those that are attributes of other objects.
+    """
+    if isinstance(value, (Tensor, *PLAIN)):
+        return []
+    node = _children(value)
+    if node is not None:
+        return [tensor for part in node[2] for tensor in hidden_in(part, attributes=attributes)]
+    own = vars(value).values() if attributes and hasattr(value, "__dict__") else ()
+    return [*_held(value), *(part for part in own if isinstance(part, Tensor))]
+
+
+def _held(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _held(part)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for part in value:
+            yield from _held(part)
+    elif isinstance(value, types.SimpleNamespace):
+        yield from _held(vars(value))
+
+
+def holds(value: Any) -> bool:
+    """Tell whether there is a tensor in a value, in whatever container."""
+    return any(True for _ in _held(value))
+
+
 def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors in a value, in order."""
     leaves: list[Tensor] = []
@@ -88,6 +126,13 @@ def count(structure: Structure) -> int:
     if isinstance(structure, Node):
         return sum([count(child) for child in structure.children])
     return 1 if isinstance(structure, Leaf) else 0
+
+
+def statics_in(structure: Structure) -> list[Any]:
+    """Return the values in a structure that hold no tensors, in order."""
+    if isinstance(structure, Node):
+        return [value for child in structure.children for value in statics_in(child)]
+    return [structure.value] if isinstance(structure, Static) else []
 
 
 def distinct(outs: Sequence[Tensor], inputs: Sequence[Tensor], *, copies: bool, aliases: bool) -> list[Tensor]:
@@ -122,12 +167,17 @@ def match(structure: Structure, value: Any, where: str, found: list[Tensor | Non
             raise RuleError(f"{where} {_described(value)}; expected a tensor, or None for zero.")
         found.append(value)
     else:
-        parts = _parts(structure, value, where)
+        given = parts(structure, value, where)
         for key, child in zip(structure.keys, structure.children):
-            match(child, parts.get(key), f"{where} at {key!r}", found)
+            match(child, given.get(key), f"{where} at {key!r}", found)
 
 
-def _parts(structure: Node, value: Any, where: str) -> Mapping[Any, Any]:
+def parts(structure: Node, value: Any, where: str) -> Mapping[Any, Any]:
+    """Return what ``value`` has for each key of a container.
+
+    Raises:
+        RuleError: ``value`` is built otherwise.
+    """
     keys = structure.keys
     if isinstance(value, Mapping):
         for key in value:
@@ -152,6 +202,9 @@ def _children(value: Any) -> tuple[Callable[[list[Any]], Any], tuple[Any, ...], 
     if kind is dict:
         keys = tuple(value)
         return (lambda parts: dict(zip(keys, parts))), keys, list(value.values()), "item"
+    if kind in _KEYED:
+        keys, first = tuple(value), (value.default_factory,) if kind is collections.defaultdict else ()
+        return (lambda parts: kind(*first, zip(keys, parts))), keys, list(value.values()), "item"
     fields = torch_compat.fields_of_tuple(value)
     if fields is not None:
         return (lambda parts: kind(*parts)), fields, list(value), "field"
