@@ -26,21 +26,11 @@ except ModuleNotFoundError as error:
 from torch.autograd import forward_ad
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
-CustomOpDef: Any
-"""The type of what ``torch.library.custom_op`` returns; it has no public name (checked up to torch 2.13)."""
-try:
-    from torch._library.custom_ops import CustomOpDef
-except ImportError:  # pragma: no cover - depends on the torch version
-    CustomOpDef = None
-
-OperatorTypes: tuple[type, ...]
-"""The types of ``torch.ops.namespace.name`` and ``torch.ops.namespace.name.overload``."""
-try:
-    from torch._ops import OpOverload, OpOverloadPacket
-
-    OperatorTypes = (OpOverload, OpOverloadPacket)
-except ImportError:  # pragma: no cover - depends on the torch version
-    OperatorTypes = ()
+from gradwright.torch_compat.operators import is_operator as is_operator
+from gradwright.torch_compat.operators import operator_name as operator_name
+from gradwright.torch_compat.operators import operator_overload as operator_overload
+from gradwright.torch_compat.operators import operator_schema as operator_schema
+from gradwright.torch_compat.operators import operator_source as operator_source
 
 transforms_active: Callable[[], bool]
 """Tell whether a transform of ``torch.func`` (grad, vmap, jvp, ...) is running; without the probe: always."""
@@ -217,35 +207,6 @@ def call_unwatched(function: Callable[..., Any], arguments: Sequence[Any]) -> An
 def has_setup_context(function: type[Function]) -> bool:
     """Tell whether ``function`` is in the two-part style: ``forward`` without ``ctx``, plus ``setup_context``."""
     return function.setup_context is not Function.setup_context
-
-
-def is_operator(value: Any) -> bool:
-    """Tell whether ``value`` is a custom op: the result of ``torch.library.custom_op`` or an entry of ``torch.ops``."""
-    return isinstance(value, OperatorTypes) or (CustomOpDef is not None and isinstance(value, CustomOpDef))
-
-
-def operator_overload(operator: Any) -> Any:
-    """Return the ``torch.ops.namespace.name.overload`` of a custom op."""
-    if CustomOpDef is not None and isinstance(operator, CustomOpDef):
-        return operator._opoverload
-    if not hasattr(operator, "_schema"):  # a packet: its first overload
-        return getattr(operator, operator.overloads()[0])
-    return operator
-
-
-def operator_schema(operator: Any) -> Any:
-    """Return the schema of a custom op; its ``arguments`` have a name, a type and perhaps a default."""
-    return operator_overload(operator)._schema
-
-
-def operator_name(operator: Any) -> str:
-    """Return ``namespace::name`` of a custom op."""
-    return str(operator_schema(operator).name)
-
-
-def operator_source(operator: Any) -> Any:
-    """Return the Python function behind a custom op, or None when there is none."""
-    return getattr(operator, "_init_fn", None)
 
 
 def flatten(value: Any) -> tuple[list[Any], Any]:
