@@ -28,12 +28,16 @@ def call_in_transform(name: str, function: Callable[..., Any], values: Sequence[
 
 def warn_of_export(name: str) -> None:
     """Warn that ``torch.export`` drops rules, where it can be told that it runs."""
-    # Dynamo, with ``strict=True``, cannot follow a warning.
-    if torch_compat.is_exporting() and not torch.compiler.is_dynamo_compiling():
-        warnings.warn(
-            f"{name}: torch.export keeps its values but not its gradient rule: an exported module that is trained "
-            "would use the derivative of its operations instead; export for inference only, or declare the function "
-            f"with op='mylibrary::{name}', which is kept whole.",
-            RuleNotExportedWarning,
-            stacklevel=4,
-        )
+    if torch_compat.is_exporting():
+        _warn(name)
+
+
+@torch.compiler.assume_constant_result  # with strict=True Dynamo would trace it, and cannot follow a warning
+def _warn(name: str) -> None:
+    warnings.warn(
+        f"{name}: torch.export keeps its values but not its gradient rule: an exported module that is trained would "
+        "use the derivative of its operations instead; export for inference only, or declare the function with "
+        f"op='mylibrary::{name}', which is kept whole.",
+        RuleNotExportedWarning,
+        stacklevel=5,
+    )
