@@ -33,6 +33,7 @@ from tests.converters import (  # noqa: E402
     BITS,
     BOTH,
     CLAIMS,
+    EXACT,
     GROUP,
     HIGH,
     LOW,
@@ -81,7 +82,6 @@ def brevitas() -> list[Row]:
         "parts, `g * q` and `g * x / s`. gradwright returns `g` itself and sums `g * (q - x / s)`."
     )
     by_rounding: dict[str, Claim] = {"value": "same", "x": "last bits", "scale": "last bits"}
-    exact: dict[str, Claim] = {"value": "same", "x": "same", "scale": "same"}
     return [
         Row(
             "Brevitas `IntQuant`, `RoundSte`, `TensorClamp`",
@@ -92,6 +92,14 @@ def brevitas() -> list[Row]:
             why=order,
         ),
         Row(
+            "Brevitas `IntQuant`, with a zero point or without",
+            "(clamp(round(x / s + z), n, p) - z) * s",
+            integers,
+            lambda x, s, z: (gw.ste.clamp(gw.ste.round(x / s + z), LOW, HIGH) - z) * s,
+            {**EXACT, "zero_point": "same"},
+            BOTH,
+        ),
+        Row(
             "Brevitas `IntQuant` with a zero point",
             "fake_quantize(x, s, z, low=n, high=p)",
             integers,
@@ -99,7 +107,7 @@ def brevitas() -> list[Row]:
             {"value": "differs", "x": "differs", "scale": "differs", "zero_point": "differs"},
             BOTH,
             why="Brevitas adds the zero point before it rounds, so that on ties with an odd zero point, and next to "
-            "ties, the code is the other one; PyTorch, torchao and gradwright round first. Elsewhere only last "
+            "ties, the code is the other one; PyTorch, torchao and `fake_quantize` round first. Elsewhere only last "
             "bits differ.",
         ),
         Row(
@@ -110,6 +118,14 @@ def brevitas() -> list[Row]:
             by_rounding,
             why="As for `TensorClamp`: the same terms, rounded in other places. Note that the gradient of the step "
             "grows with the clipped part of `x` without bound.",
+        ),
+        Row(
+            "Brevitas `IntQuant` with `TensorClampSte`",
+            "(clamp(round(x / s + z), n, p, mask='none') - z) * s",
+            passing,
+            lambda x, s, z: (gw.ste.clamp(gw.ste.round(x / s + z), LOW, HIGH, mask="none") - z) * s,
+            {**EXACT, "zero_point": "same"},
+            BOTH,
         ),
         Row(
             "Brevitas `ParameterScaling`",
@@ -125,21 +141,21 @@ def brevitas() -> list[Row]:
             "sign(x) * s",
             lambda x, s: BinaryQuant(Given(s))(x)[0],
             lambda x, s: gw.ste.sign(x) * s,
-            exact,
+            EXACT,
         ),
         Row(
             "Brevitas `ClampedBinaryQuant`",
             "sign(clamp_learned(x, -s, s, edges='inclusive')) * s",
             lambda x, s: ClampedBinaryQuant(Given(s))(x)[0],
             lambda x, s: gw.ste.sign(gw.ste.clamp_learned(x, -s, s, edges="inclusive")) * s,
-            exact,
+            EXACT,
         ),
         Row(
             "Brevitas `TernaryQuant`",
             "(x.abs() > t * s) * sign(x) * s",
             lambda x, s: TernaryQuant(Given(s), threshold)(x)[0],
             dead_zone,
-            exact,
+            EXACT,
             why="It can be had, but seldom is what is wanted: in the dead zone, where the code is 0, the gradient is "
             "0, so that nothing there is learned. The paper on ternary weights passes it, as `twn` and `ttq` do.",
         ),
@@ -168,6 +184,11 @@ def torchao() -> list[Row]:
         return IntxFakeQuantizer(config), ours
 
     edges = clamp_edges()
+
+    def composed(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+        codes = gw.ste.clamp(gw.ste.round(x * (1.0 / scale)) + zero_point, LOW, HIGH, edges=edges)
+        return (codes - zero_point) * scale
+
     order = (
         "Autograd multiplies the gradient of `x` by the step and by its reciprocal, and sums that of the step in two "
         "parts; gradwright returns `g` itself and sums `g * (q - x / s)`. Its codes go through `torch.clamp`, whose "
@@ -190,6 +211,13 @@ def torchao() -> list[Row]:
             why=order,
         ),
         Row(
+            "torchao `_fake_quantize_affine`, symmetric",
+            "(clamp(round(x * (1 / s)) + 0, n, p) - 0) * s",
+            affine,
+            lambda x, s: composed(x, s, torch.zeros(1)),
+            EXACT,
+        ),
+        Row(
             "torchao, range learning, per channel or token",
             settings + ", axis=0)",
             affine,
@@ -198,6 +226,15 @@ def torchao() -> list[Row]:
             BOTH,
             "channel",
             why=order,
+        ),
+        Row(
+            "torchao, range learning, per channel or token",
+            "(clamp(round(x * (1 / s)) + z, n, p) - z) * s",
+            affine,
+            lambda x, s, z: composed(x, s[:, None], z[:, None]),
+            {**EXACT, "zero_point": "same"},
+            BOTH,
+            "channel",
         ),
         Row(
             "torchao, range learning, per group",

@@ -128,6 +128,7 @@ def random_cases(row: Row) -> list[tuple[dict[str, Tensor], Tensor]]:
 # -------------------------------------------------------------------- PyTorch's own operators
 
 BOTH = ("scale", "zero_point")
+EXACT: Mapping[str, Claim] = {"value": "same", "x": "same", "scale": "same"}
 quantised = functools.partial(gw.ste.fake_quantize, low=LOW, high=HIGH)
 
 
@@ -288,6 +289,13 @@ def compositions() -> list[Row]:
             "in two parts, `g * q` and `g * x / s`; gradwright returns `g` itself and sums `g * (q - x / s)`. At "
             "the bounds the composed form has the gradient of `clamp`, which passes in PyTorch 2.13 and does not "
             "in later versions; the paper's, and that of `lsq`, is `edges='exclusive'`.",
+        ),
+        Row(
+            "LSQ, composed of `clamp` and `detach`, gradient scale 1",
+            "(round(clamp(x / s, n, p)) + 0) * s",
+            lsq_composed,
+            lambda x, s: (gw.ste.round(gw.ste.clamp(x / s, LOW, HIGH, edges=clamp_edges())) + 0) * s,
+            EXACT,
         ),
         Row(
             "LSQ, composed, another gradient scale",
