@@ -31,8 +31,10 @@ def install() -> None:
     logging.disable(logging.NOTSET)
 
 
-def brevitas_quantizer(bits: int, *, signed: bool = True) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return Brevitas' quantiser to integers, of a value and its step."""
+def brevitas_quantizer(
+    bits: int, *, signed: bool = True, clamp: Callable[..., Tensor] | None = None
+) -> Callable[..., Tensor]:
+    """Return Brevitas' quantiser to integers, of a value, its step and a zero point."""
     from brevitas.core.bit_width import BitWidthConst
     from brevitas.core.function_wrapper import Identity, RoundSte, TensorClamp
     from brevitas.core.quant.int_base import IntQuant
@@ -42,10 +44,10 @@ def brevitas_quantizer(bits: int, *, signed: bool = True) -> Callable[[Tensor, T
         signed=signed,
         input_view_impl=Identity(),
         float_to_int_impl=RoundSte(),
-        tensor_clamp_impl=TensorClamp(),
+        tensor_clamp_impl=clamp or TensorClamp(),
     )
-    width, zero = BitWidthConst(bits)(), torch.tensor(0.0)
-    return lambda x, step: quantizer(step, zero, width, x)
+    width, none = BitWidthConst(bits)(), torch.tensor(0.0)
+    return lambda x, step, zero=none: quantizer(step, zero, width, x)
 
 
 def brevitas_round() -> Callable[[Tensor], Tensor]:

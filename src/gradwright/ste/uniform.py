@@ -131,6 +131,8 @@ def learned_vjp(
 def _rounded(x: Tensor, scale: Tensor | float, reciprocal: bool) -> tuple[Tensor, Tensor]:
     """Return ``x / scale`` and the same rounded."""
     x = x.to(working_dtype(x.dtype))
+    if reciprocal and not isinstance(scale, Tensor):  # rounded like a tensor's, and like that of PyTorch's kernels
+        scale = torch.full((), scale, dtype=x.dtype, device=x.device)
     v = x * (1 / scale) if reciprocal else x / scale
     return v, torch.round(v)
 
