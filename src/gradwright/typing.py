@@ -31,7 +31,8 @@ class CustomGradient(Protocol[P, R_co]):
 
     __name__: str
     __custom_gradient__: Any
-    """What is known of it; ``surrogate`` is the function whose derivative it uses on purpose, or None."""
+    """What is known of it: ``surrogate`` is the function whose derivative it uses on purpose, or None, and
+    ``declared_linear`` is False where its rule is meant not to be linear in the cotangent."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the function."""

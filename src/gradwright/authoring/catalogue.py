@@ -130,6 +130,7 @@ def catalogued(
             definition = Definition(function.__name__, function, arguments, Options())
             vars(function)["__custom_gradient__"] = definition
         definition.surrogate = surrogate
+        definition.declared_linear = cotangent is None
         vars(function)["__catalogue_entry__"] = entry
         return function
 

@@ -105,6 +105,8 @@ class Definition:
     rules: dict[RuleKind, Rule] = field(default_factory=dict)
     surrogate: Callable[..., Any] | None = None
     """The function whose derivative is used on purpose instead of the true one."""
+    declared_linear: bool = True
+    """False where the rule is meant not to be linear in its cotangent, as one that clips it."""
     linear: set[tuple[Any, ...]] = field(default_factory=set)
     """With which constants the rule that another was derived from was seen to be linear."""
 

@@ -24,6 +24,13 @@ def without_gradients(case: Case) -> Outcome | None:
     return obstacle
 
 
+def without_linearity(case: Case) -> Outcome | None:
+    """Return the outcome of a contract that only a rule can have which is linear in its cotangent."""
+    if not case.subject.declared_linear:
+        return Outcome("skipped", "the rule is declared not to be linear in its cotangent")
+    return without_gradients(case)
+
+
 def without_numbers(case: Case) -> Outcome | None:
     """Return the outcome of a contract that compares numbers when the subject gives no reproducible ones."""
     if case.randomness == "uncontrolled":

@@ -93,6 +93,11 @@ class Subject:
         return declared
 
     @property
+    def declared_linear(self) -> bool:
+        """False when the subject declares that its rule is not linear in the cotangent, as one that clips it."""
+        return self.kind != "custom gradient" or bool(self.target.__custom_gradient__.declared_linear)
+
+    @property
     def signature(self) -> str:
         """The parameter names as they are shown in messages, for example ``(x, k)``."""
         if self.parameters is None:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.func_probe import FuncProbe, Reference, by_backward, by_double_backward, by_forward_mode
-from gradwright.checking.guards import without_gradients
+from gradwright.checking.guards import without_linearity
 from gradwright.checking.judge import Tolerance
 from gradwright.checking.report import Outcome
 from gradwright.checking.transforms import Result, compare, quiet
@@ -42,7 +42,7 @@ HINT = (
 def examine(case: Case) -> Outcome:
     """Run each transform and compare it with eager autograd."""
     case = case.exact
-    obstacle = without_gradients(case)
+    obstacle = without_linearity(case)
     if obstacle is not None:
         return obstacle
     with quiet():

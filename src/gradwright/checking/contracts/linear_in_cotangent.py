@@ -33,7 +33,7 @@ from torch import Tensor
 from gradwright.checking import repro
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
-from gradwright.checking.guards import without_gradients
+from gradwright.checking.guards import without_linearity
 from gradwright.checking.judge import one_unit_away
 from gradwright.checking.magnitudes import largest_in_backward
 from gradwright.checking.report import Finding, Outcome, Where
@@ -77,7 +77,7 @@ class Deviation:
 @contract(asks="is the gradient right?", presupposes=("gradient-shape-and-dtype", "cotangent-untouched"))
 def examine(case: Case) -> Outcome:
     """Compare B at scaled and summed cotangents with what linearity asks for."""
-    obstacle = without_gradients(case)
+    obstacle = without_linearity(case)
     if obstacle is not None:
         return obstacle
     short, long = _split_cotangent(case)

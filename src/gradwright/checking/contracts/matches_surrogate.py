@@ -26,7 +26,7 @@ from gradwright.checking import repro
 from gradwright.checking.audit import random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
-from gradwright.checking.guards import without_gradients
+from gradwright.checking.guards import without_linearity
 from gradwright.checking.judge import Tolerance, largest_entry
 from gradwright.checking.report import Finding, Outcome, Where
 
@@ -42,7 +42,7 @@ def examine(case: Case) -> Outcome:
     """Compare the rule with the derivative of the declared surrogate."""
     if case.sample.surrogate is None:
         return Outcome("skipped", "no surrogate is declared")
-    obstacle = without_gradients(case)
+    obstacle = without_linearity(case)
     if obstacle is not None:
         return obstacle
     cotangents = [random_cotangent(case, f"surrogate {i}") for i in range(RANDOM_COTANGENTS)]
