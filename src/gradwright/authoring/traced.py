@@ -32,7 +32,8 @@ def warn_of_export(name: str) -> None:
         _warn(name)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # with strict=True Dynamo would trace it, and cannot follow a warning
+# With strict=True Dynamo would trace it, and cannot follow a warning; so it runs it instead.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _warn(name: str) -> None:
     warnings.warn(
         f"{name}: torch.export keeps its values but not its gradient rule: an exported module that is trained would "
