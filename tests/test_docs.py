@@ -18,13 +18,11 @@ PAGES = ["writing-gradients.md", "ste.md"]
 """Pages whose every block of Python is run; that for newcomers has a test of its own."""
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_on_a_page_runs(page: str) -> None:
     run(page)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_the_code_for_newcomers_runs_and_checks_every_function(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Any] = []
 
