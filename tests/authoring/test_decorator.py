@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -611,3 +612,13 @@ def test_policies_of_autocast(policy: Any, dtype: torch.dtype) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low = function(x(2, 2).bfloat16())
     assert low.dtype == (torch.float32 if policy == "float32" else torch.bfloat16)
+
+
+def test_a_forward_that_no_transform_can_follow_says_what_to_do() -> None:
+    @gw.custom_gradient
+    def sine(t: Tensor) -> Tensor:
+        return torch.from_numpy(np.sin(t.detach().numpy()))
+
+    sine.vjp(lambda g, t: g * torch.cos(t))
+    with pytest.raises(RuleError, match=r"sine: its forward failed under a transform .* with @sine\.vmap"):
+        torch.func.vmap(sine)(x(3))

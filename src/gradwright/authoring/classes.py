@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -19,7 +20,7 @@ from gradwright import torch_compat
 from gradwright.authoring import autocast, trees
 from gradwright.authoring.definition import Definition, State
 from gradwright.authoring.derive import differentiable, zeros
-from gradwright.errors import ArgumentError, RuleError
+from gradwright.errors import ArgumentError, RuleError, describe_exception
 
 
 @dataclass
@@ -126,6 +127,7 @@ def function_class(definition: Definition, *, forward_mode: bool) -> type[Functi
         "setup_context": staticmethod(_setup_context),
         "backward": staticmethod(_backward),
         "__module__": definition.function.__module__,
+        "gw_definition": definition,
         "__doc__": definition.function.__doc__,
     }
     if forward_mode:
@@ -144,8 +146,17 @@ def _forward(call: Call, *leaves: Tensor) -> Any:
     context, cast, state = autocast.enter(definition.options.autocast, leaves)
     left = iter(cast)
     values = [trees.rebuild(structure, left) for structure in call.structures]
-    with context:
-        out, residuals = definition.run_on(leaves, dict(zip(definition.names, values)))
+    try:
+        with context:
+            out, residuals = definition.run_on(leaves, dict(zip(definition.names, values)))
+    except (RuntimeError, NotImplementedError) as error:
+        if isinstance(error, RuleError) or not torch_compat.transforms_active() or torch.compiler.is_compiling():
+            raise
+        raise RuleError(
+            f"{definition.name}: its forward failed under a transform ({describe_exception(error)}); expected PyTorch "
+            "operations whose course does not depend on the values of tensors; for other code say vmap='none' and give "
+            f"it a rule for batches with @{definition.name}.vmap."
+        ) from error
     out_leaves: list[Tensor] = []
     structure = trees.flatten(out, out_leaves)
     _refuse_callables(definition, out)

@@ -90,7 +90,8 @@ def make_class(definition: Definition, form: Form) -> type[Function]:
     }
     functions = run("\n".join(parts) + "\n", definition.name, ("forward", "setup_context", "backward"), extra)
     body = dict(zip(("forward", "setup_context", "backward"), map(staticmethod, functions)))
-    return type(definition.name, (Function,), {**body, "__module__": definition.function.__module__})
+    known = {"__module__": definition.function.__module__, "gw_definition": definition}
+    return type(definition.name, (Function,), {**body, **known})
 
 
 # -------------------------------------------------------------------- pieces of source

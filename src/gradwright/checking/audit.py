@@ -114,6 +114,17 @@ def functions_in_graph(case: Case) -> list[type[Function]]:
     return found
 
 
+def surrogates_in_graph(case: Case) -> list[str]:
+    """Return the names of functions behind the outputs that declare to use the derivative of another function."""
+    found = []
+    for function in functions_in_graph(case):
+        known = getattr(function, "gw_definition", None)
+        # What estimators are made of declares nothing; the estimators do, and are proved elsewhere.
+        if known is not None and (known.surrogate is not None or function.__module__.startswith("gradwright.ste.")):
+            found.append(function.__name__)
+    return found
+
+
 def graph_nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
     """Give every node of the autograd graph behind some tensors, each once."""
     seen: set[Any] = set()

@@ -404,3 +404,19 @@ def test_tensors_in_a_list_that_was_passed_to_apply() -> None:
 
     (finding,) = result(lambda a, b: Total.apply([a, b]), x(3), x(3, seed=1)).findings
     assert "in a list or dict they are not tracked" in (finding.hint or "")
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_code_that_uses_a_declared_surrogate_is_not_accused(own: bool) -> None:
+    """In a function of one's own, or in an estimator of the catalogue."""
+
+    @gw.custom_gradient(surrogate=lambda t: t.clone())
+    def rounded(t: Tensor) -> Tensor:
+        return torch.round(t)
+
+    rounded.vjp(lambda g: g)
+    estimator = rounded if own else lambda t: gw.ste.fake_quantize(t, 0.25, low=-8, high=7)
+    layer = torch.nn.Linear(3, 2).double()
+    report = gw.check(lambda t: layer(estimator(t)).tanh(), torch.randn(4, 3).double(), only=("matches-differences",))
+    assert report.results[0].verdict == "skipped"
+    assert "takes part, which declares a surrogate" in report.results[0].message

@@ -27,7 +27,7 @@ import torch
 
 from gradwright.checking import repro
 from gradwright.checking.accuse import evidence_of, wrong_entries, wrong_projection
-from gradwright.checking.audit import audit, user_location
+from gradwright.checking.audit import audit, surrogates_in_graph, user_location
 from gradwright.checking.blocks import Block, block_of
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
@@ -134,6 +134,13 @@ def _concluded(
     sensitivity = _sensitivity(comparisons, projections)
     if findings and case.draws:
         return _random_draw(case, findings, sensitivity, evidence)
+    surrogates = [] if case.subject.hand_written else surrogates_in_graph(case)
+    if findings and surrogates:
+        message = (
+            f"the gradient is not the derivative, on purpose: {', '.join(surrogates)} takes part, which declares a "
+            "surrogate; check that by itself, or declare surrogate= for the whole"
+        )
+        return Outcome("skipped", message, (), sensitivity, evidence)
     if findings:
         apart = _apart(comparisons, projections)
         if apart <= LOOSE and operations_vary(case):

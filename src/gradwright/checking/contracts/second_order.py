@@ -175,6 +175,7 @@ def _finding(case: Case, result: Directional, cut: bool) -> Finding:
         return Finding("fail", message, hint, where, result.analytic, result.numeric, result.bar)
     name = repro.variable(result.name)
     body = [
+        "# The report is about a random direction; this sums over all elements: other numbers, the same fault.",
         f"total = sum(t.sum() for t in {repro.listed(case)})",
         f"(grad,) = torch.autograd.grad(total, {name}, create_graph=True)",
         f"second = torch.autograd.grad(grad.sum(), {name}, allow_unused=True)[0] if grad.requires_grad else None",
