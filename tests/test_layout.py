@@ -239,6 +239,15 @@ def test_a_contract_module_is_complete(module: str) -> None:
     assert summary_of(loaded.examine.id) == summary
 
 
+CATALOGUE = [m for m in MODULES if part_of(m) in ("ste", "stable", "fused") and "catalogued" in MODULES[m].read_text()]
+
+
+@pytest.mark.parametrize("module", CATALOGUE)
+def test_a_family_of_the_catalogue_has_its_test_twin(module: str) -> None:
+    twin = ROOT / "tests" / part_of(module) / f"test_{module.rpartition('.')[2]}.py"
+    assert twin.is_file()
+
+
 @pytest.mark.parametrize("module", CONTRACTS)
 def test_a_contract_has_its_test_twin(module: str) -> None:
     twin = ROOT / "tests" / "checking" / "contracts" / f"test_{module.rpartition('.')[2]}.py"
