@@ -288,6 +288,14 @@ def test_import_is_light() -> None:
     assert not loaded & {"torch", "numpy", "rich", "argparse", "asyncio", "dataclasses"}
 
 
+def test_the_compiler_is_not_imported() -> None:
+    """It takes seconds."""
+    loaded = loaded_after(
+        "import gradwright\ngradwright.custom_gradient, gradwright.adopt, gradwright.Function\ngradwright.ste"
+    )
+    assert "torch._dynamo" not in loaded
+
+
 def test_the_command_line_answers_without_torch() -> None:
     assert "torch" not in loaded_after("import gradwright.cli")
 

@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from gradwright import torch_compat
 from gradwright.errors import RuleNotExportedWarning
 
@@ -33,7 +31,7 @@ def warn_of_export(name: str) -> None:
 
 
 # With strict=True Dynamo would trace it, and cannot follow a warning; so it runs it instead.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@torch_compat.run_by_compiler
 def _warn(name: str) -> None:
     warnings.warn(
         f"{name}: torch.export keeps its values but not its gradient rule: an exported module that is trained would "

@@ -178,7 +178,10 @@ class Quantize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` quantised, of the same shape and dtype."""
         if not self.calibrated:
-            self._calibrate(x)
+            if torch.compiler.is_compiling():
+                torch_compat.call_unwatched(self._calibrate, (x,))
+            else:
+                self._calibrate(x)
         options, scale = dict(self.options), self.scale
         dtype = torch.promote_types(scale.dtype, x.dtype)
         if self._scales_gradient:
@@ -208,7 +211,6 @@ class Quantize(nn.Module):
         self._seen = 0
         self.seen.zero_()
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _calibrate(self, x: Tensor) -> None:
         """Take one more batch into account.
 

@@ -11,7 +11,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from gradwright.errors import missing_torch
 
@@ -31,6 +31,8 @@ from gradwright.torch_compat.operators import operator_name as operator_name
 from gradwright.torch_compat.operators import operator_overload as operator_overload
 from gradwright.torch_compat.operators import operator_schema as operator_schema
 from gradwright.torch_compat.operators import operator_source as operator_source
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 transforms_active: Callable[[], bool]
 """Tell whether a transform of ``torch.func`` (grad, vmap, jvp, ...) is running; without the probe: always."""
@@ -195,6 +197,15 @@ def call_untraced(function: Callable[..., Any], arguments: Sequence[Any], messag
 
     dynamo.graph_break(msg=message)
     return dynamo.disable(function)(*arguments)
+
+
+def run_by_compiler(function: F) -> F:
+    """Mark a function that torch.compile runs while it traces, instead of tracing it; its result is a constant.
+
+    It is ``torch.compiler.assume_constant_result`` without importing the compiler, which takes seconds.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def call_unwatched(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
