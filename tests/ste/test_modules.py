@@ -390,6 +390,18 @@ def test_the_repr_says_what_it_does() -> None:
 @pytest.mark.slow
 @pytest.mark.compile
 @pytest.mark.filterwarnings("ignore")
+def test_compiled_before_the_step_is_known() -> None:
+    torch.compiler.reset()
+    with pytest.raises(Exception, match="Quantize: its step is not known yet, and finding it cannot be traced"):
+        torch.compile(Quantize(4), fullgraph=True, backend="eager")(X)
+    torch.compiler.reset()
+    q = Quantize(4)
+    assert torch.equal(torch.compile(q, backend="eager")(X), q(X))
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore")
 def test_compiled() -> None:
     torch.compiler.reset()
     q = Quantize(4)

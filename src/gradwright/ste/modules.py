@@ -37,6 +37,10 @@ from gradwright.ste.uniform import fake_quantize
 Init: TypeAlias = Literal["lsq", "absmax"]
 INITS: tuple[Init, ...] = ("lsq", "absmax")
 
+UNKNOWN_STEP = (
+    "Quantize: its step is not known yet, and finding it cannot be traced; expected data before; run a batch first, or "
+    "leave fullgraph=True away."
+)
 SHARPNESS = 20.0
 LINEAR_FROM = 19.9
 """In units of the softplus: where it is replaced by the identity, from which it differs by 1e-10 there."""
@@ -179,7 +183,7 @@ class Quantize(nn.Module):
         """Return ``x`` quantised, of the same shape and dtype."""
         if not self.calibrated:
             if torch.compiler.is_compiling():
-                torch_compat.call_unwatched(self._calibrate, (x,))
+                torch_compat.call_untraced(self._calibrate, (x,), UNKNOWN_STEP)
             else:
                 self._calibrate(x)
         options, scale = dict(self.options), self.scale
