@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+import gradwright as gw
 from gradwright.checking import synthesis as synthesis_module
 from gradwright.checking.case import Case
 from gradwright.checking.subject import as_subject
@@ -485,3 +486,52 @@ def test_a_shape_on_which_backward_raises_is_not_passed_over() -> None:
 
     found = synthesise(as_subject(SumWithoutExpand), seed=0)
     assert sorted(tuple(sample.args[0].shape) for sample in found.samples) == [(), (3, 4)]
+
+
+def test_what_a_declaration_lacks_is_said_soon_and_without_a_sample():
+    @gw.custom_gradient
+    def f(x):
+        return x.sin()
+
+    result = synthesise(as_subject(f))
+    assert (result.tries, result.remedy) == (3, "")
+    assert result.reason.startswith("f: it has no gradient rule yet; expected one; write `@f.vjp`")
+
+    @f.vjp
+    def f_vjp(g, residuals):
+        return g * residuals
+
+    result = synthesise(as_subject(f))
+    assert (result.tries, result.remedy) == (3, "")
+    assert "asks for residuals, but nothing keeps any" in result.reason
+
+
+def test_a_refusal_of_gradwright_inside_of_forward_is_no_matter_of_the_inputs():
+    @gw.custom_gradient
+    def inner(x):
+        return x.sin()
+
+    @gw.custom_gradient
+    def outer(x):
+        return inner(x) * 2
+
+    @outer.vjp
+    def outer_vjp(g, x):
+        return g * 2 * x.cos()
+
+    result = synthesise(as_subject(outer))
+    assert result.reason.startswith("outer: its forward raised: inner: it has no gradient rule yet")
+    assert "declare some" not in result.reason
+    assert result.remedy == ""
+
+
+def test_a_refusal_of_some_inputs_does_not_end_the_search():
+    @gw.custom_gradient
+    def f(x):
+        return (x.exp(), lambda g: g) if x.dim() == 2 else x.exp()
+
+    @f.vjp
+    def f_vjp(g, out):
+        return g * out
+
+    assert all(sample.args[0].dim() != 2 for sample in found(f).samples)

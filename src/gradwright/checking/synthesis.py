@@ -24,11 +24,14 @@ from gradwright.checking.inputs import build, written
 from gradwright.checking.plans import Plan, best_first, with_optional_tensors
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import Subject
-from gradwright.errors import describe_exception
+from gradwright.errors import DefinitionError, RuleError, describe_exception
 
 MAX_TRIES = 200
 MAX_SECONDS = 4.0
 SECONDS_A_TRY = 1.0
+REFUSALS = 3
+"""So many tries that gradwright refuses alike, for how something is declared, end the search: other inputs are no
+remedy."""
 TRIES_AFTER_FORWARD = 30
 """Tries spent on inputs on which backward runs too, once there are some on which forward runs."""
 
@@ -42,7 +45,8 @@ class Synthesis:
     """Why none were found; None when some were."""
     tries: int
     remedy: str
-    """A line of Python for the user's file that declares these inputs (or a first guess at them) to be edited."""
+    """A line of Python for the user's file that declares these inputs (or a first guess at them) to be edited; empty
+    where the reason has nothing to do with the inputs."""
     notes: tuple[str, ...] = ()
     """What the reader must know about the inputs."""
 
@@ -62,6 +66,9 @@ def synthesise(subject: Subject, seed: int = 0) -> Synthesis:
     search.run()
     best = search.best
     if best is None:
+        refusal = search.refusal()
+        if refusal is not None:
+            return Synthesis((), refusal, search.tries, "")
         return Synthesis((), search.reason(), search.tries, _typical_line(subject))
     notes, remedy = _notes(search), written(subject, best.plan, best.constants)
     samples = [_sample(attempt, seed) for attempt in (best, *search.second())]
@@ -75,6 +82,8 @@ class _Search:
     tries: int = 0
     best: Attempt | None = None
     errors: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    """What gradwright itself said of how something is declared."""
     deadline: float = 0.0
     returns_float32: bool = False
     refused: list[Attempt] = field(default_factory=list)
@@ -94,7 +103,7 @@ class _Search:
                     limit = MAX_TRIES if attempt.rank is Rank.NOT_DIFFERENTIABLE else self.tries + TRIES_AFTER_FORWARD
                     limit = min(limit, MAX_TRIES)
                 self.best = attempt
-            if attempt.rank is Rank.BACKWARD:
+            if attempt.rank is Rank.BACKWARD or (self.tries >= REFUSALS and self.refusal() is not None):
                 break
         if self.best is not None and self.best.all_float32:
             self.returns_float32 = self.improve(replace(self.best.plan, dtype=torch.float32))
@@ -133,6 +142,8 @@ class _Search:
         if attempt.rank is Rank.FAILED and attempt.error is not None:
             raised = f"raised {describe_exception(attempt.error)}"
             self.errors[str(attempt.error) if isinstance(attempt.error, UnusableError) else raised] += 1
+            if isinstance(attempt.error, (RuleError, DefinitionError)):
+                self.refusals[str(attempt.error)] += 1
         return attempt
 
     def improve(self, plan: Plan) -> bool:
@@ -164,6 +175,14 @@ class _Search:
             if attempt.rank is Rank.BACKWARD and attempt.constants == self.best.constants:
                 yield attempt
                 return
+
+    def refusal(self) -> str | None:
+        """Return what gradwright itself said where every try so far was refused alike."""
+        if len(self.refusals) != 1 or self.refusals.total() < self.tries:
+            return None
+        said = next(iter(self.refusals))
+        name = self.subject.name
+        return said if said.startswith(f"{name}:") else f"{name}: its forward raised: {said}"
 
     def reason(self) -> str:
         """Say why nothing was found, by the error that came most often."""

@@ -84,7 +84,8 @@ class _One:
             synthesis = synthesise(found.subject, self.options.seed)
             if synthesis.reason is not None:
                 place = f"# in {found.subject.file}, or in a file given by --samples"
-                return self._not_checked(synthesis.reason, f"{place}\n{synthesis.remedy}"), found.named
+                remedy = f"{place}\n{synthesis.remedy}" if synthesis.remedy else None
+                return self._not_checked(synthesis.reason, remedy), found.named
             samples, self.notes = list(synthesis.samples), synthesis.notes
         try:
             return self._report(samples), False
