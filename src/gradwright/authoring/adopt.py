@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import types
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
-from gradwright.authoring import traced, trees
+from gradwright.authoring import traced, trees, warned
 from gradwright.authoring.adopted_call import Call, Old, Result
 from gradwright.authoring.adopted_classes import function_class
 from gradwright.authoring.definition import Definition, Options
@@ -198,17 +197,16 @@ class Adopted:
     def _compiling(self, args: Sequence[Any]) -> Any:
         if torch_compat.transforms_active() or torch_compat.forward_mode_on():
             return traced.call_in_transform(self.__name__, self._run, (args,))
-        traced.warn_of_export(self.__name__)
+        traced.warn_of_export(self.__name__, self.__module__)
         # torch.compile takes the class apart itself, whatever its apply is; other recorders run what they see.
         return self.function.apply(*args) if torch.compiler.is_dynamo_compiling() else self._run(args)
 
     def _warn(self, position: int) -> None:
         self._warned = True
-        warnings.warn(
+        warned.warn(
             f"{self.__name__}: {self.old.argument(position)!r} is a container with tensors that require a gradient; as "
             "with PyTorch's apply they get one only if backward returns the same structure for it; pass the tensors as "
-            "arguments of their own.",
-            stacklevel=3,
+            "arguments of their own."
         )
 
 

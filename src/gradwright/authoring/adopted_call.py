@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradwright import torch_compat
-from gradwright.authoring import trees
+from gradwright.authoring import trees, warned
 from gradwright.authoring.derive import differentiable, meta_of
 from gradwright.authoring.recording import Kept
 from gradwright.errors import RuleError
@@ -48,7 +47,7 @@ class Old:
         """Warn once, where that is wanted."""
         if self.teach and what not in self.told:
             self.told.add(what)
-            warnings.warn(f"{self.name}: {message}", stacklevel=3)
+            warned.warn(f"{self.name}: {message}")
 
     def argument(self, position: int) -> str:
         """Return what to call an argument."""

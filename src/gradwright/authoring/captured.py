@@ -11,7 +11,6 @@ import ast
 import contextlib
 import inspect
 import textwrap
-import warnings
 from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright.authoring import trees
+from gradwright.authoring import trees, warned
 from gradwright.authoring.definition import Definition
 
 _CONSTANTS = {
@@ -95,12 +94,11 @@ def warn_of_captured(definition: Definition, values: Sequence[Any]) -> None:
         if node is not None:
             found.update(_used(node, roots, passed))
     if found:
-        warnings.warn(
+        warned.warn(
             f"{definition.name}: it uses {', '.join(found.values())} without receiving it as an argument, so that no "
             "gradient arrives there; expected everything that is trained among the arguments; pass it and return its "
             f"gradient from the rule, or use `{next(iter(found))}.detach()`, or `requires_grad_(False)` on a module, "
-            "if it is meant as a constant.",
-            stacklevel=4,
+            "if it is meant as a constant."
         )
 
 

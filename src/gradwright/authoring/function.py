@@ -83,7 +83,7 @@ def _guarded(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling() and (torch_compat.transforms_active() or torch_compat.forward_mode_on()):
             return traced.call_in_transform(name, functools.partial(forward, **kwargs), args)
         if torch.compiler.is_dynamo_compiling():
-            traced.warn_of_export(name)
+            traced.warn_of_export(name, forward.__module__)
         return forward(*args, **kwargs)
 
     vars(guarded)["gw_unguarded"] = forward

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradwright import torch_compat
+from gradwright.authoring import warned
 from gradwright.errors import RuleNotExportedWarning
 
 
@@ -24,19 +24,21 @@ def call_in_transform(name: str, function: Callable[..., Any], values: Sequence[
     )
 
 
-def warn_of_export(name: str) -> None:
-    """Warn that ``torch.export`` drops rules, where it can be told that it runs."""
+def warn_of_export(name: str, module: str) -> None:
+    """Warn that ``torch.export`` drops the rule of a function of ``module``, where it can be told that it runs."""
     if torch_compat.is_exporting():
-        _warn(name)
+        _warn(name, module)
 
 
 # With strict=True Dynamo would trace it, and cannot follow a warning; so it runs it instead.
 @torch_compat.run_by_compiler
-def _warn(name: str) -> None:
-    warnings.warn(
-        f"{name}: torch.export keeps its values but not its gradient rule: an exported module that is trained would "
-        "use the derivative of its operations instead; export for inference only, or declare the function with "
-        f"op='mylibrary::{name}', which is kept whole.",
+def _warn(name: str, module: str) -> None:
+    ours = module.startswith("gradwright.")
+    # What users did not write they cannot declare otherwise.
+    remedy = "" if ours else f", or declare the function with op='mylibrary::{name}', which is kept whole"
+    warned.warn(
+        f"{warned.public_name(name, module) if ours else name}: torch.export keeps its values but not its gradient "
+        "rule: an exported module that is trained would use the derivative of its operations instead; export for "
+        f"inference only{remedy}.",
         RuleNotExportedWarning,
-        stacklevel=5,
     )
