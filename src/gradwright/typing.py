@@ -31,8 +31,9 @@ class CustomGradient(Protocol[P, R_co]):
 
     __name__: str
     __custom_gradient__: Any
-    """What is known of it: ``surrogate`` is the function whose derivative it uses on purpose, or None, and
-    ``declared_linear`` is False where its rule is meant not to be linear in the cotangent."""
+    """What is known of it: ``surrogate`` is the function whose derivative it uses on purpose, or None;
+    ``declared_linear`` is False where its rule is meant not to be linear in the cotangent; ``source`` is what the user
+    wrote, ``gradient`` the user's function that computes the gradient, or None, and ``cotangent`` its name of that."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the function."""

@@ -141,3 +141,74 @@ def test_they_are_found_in_a_file(tmp_path: Path) -> None:
         "tanh": 0,
         "step": 0,
     }
+
+
+# -------------------------------------------------------------------- the user's own places and words
+
+
+def edits(v: Tensor, out: Tensor) -> Tensor:
+    v.mul_(2)
+    return v * out
+
+
+def with_rule(rule: Any) -> Any:
+    function = gw.custom_gradient(lambda x: torch.exp(x))
+    function.vjp(rule)
+    return function
+
+
+@gw.adopt
+class Added(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        return dy + 1
+
+
+def line_of(text: str) -> int:
+    return 1 + Path(__file__).read_text(encoding="utf-8").splitlines().index(text)
+
+
+@pytest.mark.parametrize(
+    ("subject", "head", "rule"),
+    [
+        (off_by_two, "def off_by_two(x: Tensor) -> Tensor:", "off_by_two_vjp in line"),
+        (Added, "class Added(torch.autograd.Function):", "backward in line"),
+        (with_rule(edits), "    function = gw.custom_gradient(lambda x: torch.exp(x))", "edits in line"),
+    ],
+)
+def test_where_it_is_and_where_its_rule_is(subject: Any, head: str, rule: str) -> None:
+    found = as_subject(subject)
+    assert (Path(found.file or "").name, found.line) == (Path(__file__).name, line_of(head))
+    assert found.rule.startswith(rule)
+
+
+def test_a_finding_cites_the_rule() -> None:
+    rule = line_of("def off_by_two_vjp(g: Tensor, out: Tensor) -> Tensor:")
+    text = str(gw.check(off_by_two, x(3), only="matches-differences"))
+    assert f"; off_by_two_vjp in line {rule}]" in " ".join(text.split())
+    assert as_subject(tanh).rule == as_subject(sign).rule == ""
+
+
+@pytest.mark.parametrize(
+    ("subject", "contract", "words"),
+    [
+        (with_rule(edits), "cotangent-untouched", ("writes to v of the output", "`g = v.clone()`")),
+        (Added, "linear-in-cotangent", ("does not contain dy", "multiplied by dy")),
+    ],
+)
+def test_the_cotangent_has_the_name_that_the_user_gave_it(subject: Any, contract: str, words: tuple[str, ...]) -> None:
+    (finding,) = gw.check(subject, x(3, 4), only=contract).findings
+    said = f"{finding.message} {finding.hint}"
+    assert all(word in said for word in words), said
+    assert "grad_output" not in said
+    assert "# shrunk from x" in (finding.repro or "")
+
+
+def test_the_cotangent_without_a_name() -> None:
+    text = "multiply by grad_output: `return grad_output * derivative`."
+    words = as_subject(tanh).in_own_words(text)
+    assert words == "multiply by the cotangent: `return g * derivative`."

@@ -83,7 +83,7 @@ class Adopted:
         self._teach = teach
         self._warned = False
         self._read_class()
-        self.__custom_gradient__ = Definition(function.__name__, self, (), Options())
+        self.__custom_gradient__ = Definition(function.__name__, self, (), Options(), adopted=function)
 
     def _read_class(self) -> None:
         function = self.function

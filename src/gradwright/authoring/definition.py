@@ -7,6 +7,7 @@ is derived from it. The Function classes in :mod:`~gradwright.authoring.classes`
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -109,6 +110,31 @@ class Definition:
     """False where the rule is meant not to be linear in its cotangent, as one that clips it."""
     linear: set[tuple[Any, ...]] = field(default_factory=set)
     """With which constants the rule that another was derived from was seen to be linear."""
+    adopted: type[torch.autograd.Function] | None = None
+    """The class, where it was adopted; the rules are then its own."""
+
+    @property
+    def source(self) -> Any:
+        """What the user wrote: a function or a class."""
+        return self.adopted or self.function
+
+    @property
+    def gradient(self) -> Callable[..., Any] | None:
+        """The function of the user's that computes the gradient; None where gradwright does it."""
+        if self.adopted is not None:
+            return self.adopted.backward
+        rule = self.rules.get("vjp") or self.rules.get("jvp")
+        return None if rule is None or rule.function.__module__.startswith("gradwright.authoring.") else rule.function
+
+    @property
+    def cotangent(self) -> str:
+        """What the user calls the cotangent; empty where that is not known, or there are several."""
+        if self.gradient is None or ("vjp" not in self.rules and self.adopted is None):
+            return ""
+        names = list(inspect.signature(self.gradient).parameters.values())
+        leading = names[:1] if self.adopted is None else names[1:]
+        plain = len(leading) == 1 and leading[0].kind is not inspect.Parameter.VAR_POSITIONAL
+        return leading[0].name if plain else ""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -163,6 +163,8 @@ class Report:
     """What the caller allowed beyond the error bars, by name: ``eps``, ``atol``, ``rtol``, ``nondet_tol``."""
     ended: tuple[str, ...] = ()
     """Ids of the contracts under which the subject hung or ended the process (a crash, no memory); it is not `ok`."""
+    rule: str = ""
+    """Where the rule of a custom gradient is, for example ``exp_vjp in line 7``."""
 
     @property
     def ok(self) -> bool:

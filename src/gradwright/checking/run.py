@@ -196,7 +196,7 @@ def check_subject(
             result = earlier.result(contract.id, contract.asks)
             if result is None:
                 result = _examine_all(contract, cases, required, limit, observe, owners)
-            deliver(result)
+            deliver(_worded(result, subject))
             results.append(result)
         verdicts = {result.id: result.verdict for result in results}
         results = [as_consequence(result, verdicts) for result in results]
@@ -213,12 +213,13 @@ def check_subject(
         level=level,
         seed=seed,
         samples=tuple(SampleNote(case.sample.provenance, _describe(case)) for case in cases),
-        results=tuple(results),
+        results=tuple(_worded(result, subject) for result in results),
         notes=tuple(said),
         seconds=time.perf_counter() - start,
         torch_version=torch_compat.version(),
         allowances=allowances.granted(),
         ended=tuple(contract.id for contract in chosen if contract.id in {*earlier.lost, *hung}),
+        rule=subject.rule,
     )
 
 
@@ -346,6 +347,16 @@ def _examine(contract: Contract, case: Case, limit: float) -> Outcome:
     if contract.depends_on_meaning and case.sample.provenance in GUESSED:
         return soften(outcome)
     return outcome
+
+
+def _worded(result: ContractResult, subject: Subject) -> ContractResult:
+    """Speak of the cotangent as the user of ``custom_gradient`` does."""
+    if subject.kind != "custom gradient":
+        return result
+    own = subject.in_own_words
+    findings = tuple(replace(f, message=own(f.message), hint=f.hint and own(f.hint)) for f in result.findings)
+    support = tuple(replace(row, reason=own(row.reason)) for row in result.support)
+    return replace(result, message=own(result.message), findings=findings, support=support)
 
 
 def _distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:

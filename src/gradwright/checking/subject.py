@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -61,6 +62,8 @@ class Subject:
     """None when the signature cannot be read (some built-in functions)."""
     file: str | None = None
     line: int | None = None
+    rule: str = ""
+    """Where the rule of a custom gradient is, for example ``exp_vjp in line 7``."""
 
     @property
     def elements(self) -> int:
@@ -96,6 +99,13 @@ class Subject:
     def declared_linear(self) -> bool:
         """False when the subject declares that its rule is not linear in the cotangent, as one that clips it."""
         return self.kind != "custom gradient" or bool(self.target.__custom_gradient__.declared_linear)
+
+    def in_own_words(self, text: str) -> str:
+        """Put what the rule of a custom gradient calls the cotangent in the place of PyTorch's word for it."""
+        name = self.target.__custom_gradient__.cotangent
+        # In code there must be a name.
+        text = text if name else re.sub(r"`[^`]*`", lambda code: code[0].replace("grad_output", "g"), text)
+        return re.sub(r"\bgrad_output\b", name or "the cotangent", text)
 
     @property
     def signature(self) -> str:
@@ -200,9 +210,11 @@ def as_subject(target: Any, name: str | None = None) -> Subject:
             f"static; write gradwright.check({type(target).__name__}, ...)."
         )
     if callable(target) and not isinstance(target, (type, torch.Tensor)):
-        file, line = _location(target)
         kind: Kind = "custom gradient" if has_custom_gradient(target) else "callable"
-        return Subject(name or _callable_name(target), kind, target, _parameters(target), file, line)
+        file, line = _location(target.__custom_gradient__.source if has_custom_gradient(target) else target)
+        return Subject(
+            name or _callable_name(target), kind, target, _parameters(target), file, line, _rule(target, file)
+        )
     raise SubjectTypeError(
         f"check: cannot check an object of type {type(target).__name__}; expected a torch.autograd.Function class, its "
         "apply, a custom op, an nn.Module or a callable of tensors."
@@ -284,6 +296,18 @@ def _location(target: Any) -> tuple[str | None, int | None]:
         target = target.func
     try:
         target = inspect.unwrap(target)
-        return inspect.getsourcefile(target), inspect.getsourcelines(target)[1]
+        lines, first = inspect.getsourcelines(target)
+        heads = (i for i, line in enumerate(lines) if re.match(r"\s*(async\s+def|def|class)\b", line))
+        return inspect.getsourcefile(target), first + next(heads, 0)  # below its decorators
     except (TypeError, OSError, ValueError):
         return None, None
+
+
+def _rule(target: Any, file: str | None) -> str:
+    """Say where the rule of a custom gradient is, beside ``file``."""
+    gradient = target.__custom_gradient__.gradient if has_custom_gradient(target) else None
+    own, line = (None, None) if gradient is None else _location(gradient)
+    if own is None:
+        return ""
+    name = getattr(gradient, "__name__", "its rule")
+    return f"{name} in line {line}" if own == file else f"{name} in {own}:{line}"

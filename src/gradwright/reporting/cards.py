@@ -34,7 +34,7 @@ def card(row: Entry, anchor: str, *, opened: bool = False) -> Markup:
     status = summary.status(row)
     meta = [summary.location(row)]
     if isinstance(row, Report):
-        meta = [row.kind, summary.location(row), f"level {row.level}", f"seed {row.seed}"]
+        meta = [row.kind, summary.places(row), f"level {row.level}", f"seed {row.seed}"]
         meta.append(summary.seconds_text(row.seconds))
     head = element(
         "summary",

@@ -137,6 +137,11 @@ def location(entry: Entry) -> str:
     return shown if entry.line is None else f"{shown}:{entry.line}"
 
 
+def places(report: Report) -> str:
+    """Return where the subject is, and its rule, as far as that is known."""
+    return "; ".join(filter(None, [location(report), report.rule]))
+
+
 def doubt(report: Report) -> str:
     """Say in half a sentence why a finding is only a suspicion."""
     if any(note.provenance in GUESSED for note in report.samples):

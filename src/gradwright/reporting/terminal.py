@@ -108,14 +108,14 @@ def _findings(label: str, report: Report, pen: Pen, verbose: bool) -> None:
 def _finding(label: str, report: Report, result: ContractResult, finding: Finding, pen: Pen) -> None:
     style = STYLES[finding.verdict]
     where = f", {finding.where}" if finding.where is not None and str(finding.where) else ""
-    place = summary.location(report)
+    place = summary.places(report)
     suspect = f" ({summary.doubt(report)})" if finding.verdict == "suspect" else ""
     pen.line(
         pen.mark(finding.verdict),
         " ",
         (f"{finding.verdict.upper()} {label}: {result.id}", style),
         f"{where}{suspect}",
-        (f"  [{place}]" if place and place not in label else "", "dim"),
+        (f"  [{place}]" if place and (report.rule or place not in label) else "", "dim"),
     )
     pen.line(finding.message, indent=2)
     values = []
