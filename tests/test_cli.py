@@ -309,7 +309,8 @@ def test_the_seed_decides_guessed_inputs(run, monkeypatch):
     ("arguments", "said"),
     [
         (["--only", "gradient-cuont"], "--only: got 'gradient-cuont'"),
-        (["--only", "gradient-cuont"], "Did you mean 'gradient-count'?"),
+        (["--only", "gradient-cuont"], "--only: got 'gradient-cuont'. Did you mean 'gradient-count'? Expected a name"),
+        (["--only", "nosuch"], "--only: got 'nosuch'. Expected a name that `gradwright explain` lists."),
         (["--skip", "second-order,secondorder"], "--skip: got 'secondorder'"),
         (["--require", ""], "--require: got ''"),
         (["--level", "quik"], "quik"),
@@ -582,7 +583,7 @@ def test_explain_of_an_unknown_id(run):
     status, out, err = run("explain", "gradient-cuont")
     assert status == 2
     assert out == ""
-    assert "Did you mean 'gradient-count'?" in err
+    assert "'. Did you mean 'gradient-count'? Expected a name that `gradwright explain` lists." in err
 
 
 def test_version_names_both(run):

@@ -54,6 +54,12 @@ def unknown_choice(option: str, value: object, known: Sequence[str]) -> OptionEr
     return OptionError(f"{option}: got {value!r}; expected one of {', '.join(known)}.{did_you_mean(str(value), known)}")
 
 
+def unknown_name(option: str, name: str, known: Iterable[str], command: str) -> OptionError:
+    """Build the error for a name that is none of many; ``command`` lists them."""
+    guess = did_you_mean(name, known)
+    return OptionError(f"{option}: got {name!r}.{guess} Expected a name that `{command}` lists.")
+
+
 def required_and_skipped(name: str, prefix: str = "") -> OptionError:
     """Build the error for a contract that is to be both required and left out; ``prefix`` is that of the options."""
     return OptionError(f"{prefix}require: {name} is left out by {prefix}skip; expected one of the two; drop one.")

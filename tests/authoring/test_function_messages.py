@@ -160,3 +160,10 @@ def test_numbers_on_ctx_are_fine(style: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         function.apply(x(3).requires_grad_(), x(3), 2.0).sum().backward()
+
+
+@STYLES
+def test_a_wrong_argument_is_refused_with_the_name_of_the_function(style: Any) -> None:
+    function = style(lambda ctx, g: (g, g, None))
+    with pytest.raises(TypeError, match=r"^MyFn\(\) got an unexpected keyword argument 'kk'$"):
+        function.apply(x(3), x(3), 2.0, kk=2.0)

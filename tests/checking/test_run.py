@@ -101,8 +101,12 @@ def test_what_is_required_is_examined_at_any_level() -> None:
     ("options", "error", "text"),
     [
         ({"level": "thorough"}, OptionError, "level: got 'thorough'; expected one of quick, standard, full"),
-        ({"only": "gradient-cuont"}, OptionError, "Did you mean 'gradient-count'"),
-        ({"skip": ["nothing"]}, OptionError, "skip: got 'nothing'"),
+        (
+            {"only": "gradient-cuont"},
+            OptionError,
+            "^only: got 'gradient-cuont'. Did you mean 'gradient-count'. Expected",
+        ),
+        ({"skip": ["nothing"]}, OptionError, "^skip: got 'nothing'. Expected a name that `gradwright explain` lists.$"),
         ({"require": ["nothing"]}, OptionError, "require: got 'nothing'"),
         ({"seed": -1}, OptionError, "seed: got -1"),
         ({"seed": 1.5}, OptionError, "seed: got 1.5"),

@@ -184,7 +184,10 @@ class Adopted:
         return f"<{self.__module__}.{self.__qualname__}, adopted by gradwright>"
 
     def _positional(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.__name__}() {error}") from None
         given = list(bound.arguments)
         bound.apply_defaults()
         if not self._defaults:

@@ -39,6 +39,7 @@ from gradwright.errors import (
     describe_exception,
     required_and_skipped,
     unknown_choice,
+    unknown_name,
 )
 from gradwright.typing import GUESSED, LEVELS, Level, TensorFunction, Verdict
 
@@ -264,7 +265,7 @@ def _known_ids(option: str, ids: Collection[str] | str) -> set[str]:
     names = _listed(ids)
     for name in names:
         if name not in all_contracts():
-            raise unknown_choice(option, name, list(all_contracts()))
+            raise unknown_name(option, name, all_contracts(), "gradwright explain")
     return set(names)
 
 

@@ -6,7 +6,7 @@ import sys
 
 from gradwright import torch_compat as torch_compat  # first: it says clearly when torch is missing
 from gradwright.checking.contracts import QUESTIONS, all_contracts
-from gradwright.errors import unknown_choice
+from gradwright.errors import unknown_name
 
 
 def run_explain(name: str | None) -> int:
@@ -17,7 +17,7 @@ def run_explain(name: str | None) -> int:
         return 0
     contract = contracts.get(name.replace("_", "-"))
     if contract is None:
-        print(unknown_choice("explain", name, list(contracts)), file=sys.stderr)
+        print(unknown_name("explain", name, contracts, "gradwright explain"), file=sys.stderr)
         return 2
     print(contract.id)
     print(f"Answers: {contract.asks} Examined at the level {contract.level} and above.")

@@ -9,7 +9,7 @@ import pkgutil
 from pathlib import Path
 
 import gradwright
-from gradwright.errors import required_and_skipped, unknown_choice
+from gradwright.errors import required_and_skipped, unknown_name
 from gradwright.typing import LEVELS
 
 
@@ -45,7 +45,7 @@ def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.
         given = [name.strip() for text in getattr(options, option) or () for name in text.split(",")]
         for name in given:
             if name not in known:
-                parser.error(str(unknown_choice(f"--{option}", name, known)))
+                parser.error(str(unknown_name(f"--{option}", name, known, "gradwright explain")))
         setattr(options, option, tuple(given))
     for name in set(options.require) & set(options.skip):
         parser.error(str(required_and_skipped(name, "--")))

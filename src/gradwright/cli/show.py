@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gradwright import ste
 from gradwright.authoring.catalogue import Entry, Example, entries
-from gradwright.errors import describe_exception, unknown_choice
+from gradwright.errors import describe_exception, unknown_name
 from gradwright.reporting.curve import ASCII, MARGIN, UNICODE, curve
 
 PACKAGES = (ste,)
@@ -42,7 +42,8 @@ def run_show(name: str | None) -> int:
     group = [entry for entry in known if wanted in (_package(entry), entry.family, f"{_package(entry)}.{entry.family}")]
     found = [entry for entry in known if wanted in (entry.name, entry.name.rpartition(".")[2])]
     if not group and not found:
-        print(unknown_choice("show", name, [entry.name for entry in known]), file=sys.stderr)
+        names = [entry.name for entry in known] + [entry.name.rpartition(".")[2] for entry in known]
+        print(unknown_name("show", wanted, names, "gradwright show"), file=sys.stderr)
         return 2
     _print("\n\n".join(map(described, found)) if found else _listed(group))
     return 0
