@@ -121,6 +121,45 @@ def test_a_forward_that_cannot_be_traced_asks_for_a_fake_rule(x):
         compiled(blind)(x)
 
 
+def test_numpy_in_a_rule_is_told_where_to_go(x):
+    """The rule is recorded, other than the forward; in an operator of its own NumPy works there too."""
+
+    def numpy_cos(x: Tensor) -> Tensor:
+        return torch.from_numpy(np.cos(x.detach().numpy()))
+
+    def sine(cos):
+        @gw.custom_gradient(op=fresh())
+        def sine(x: Tensor) -> Tensor:
+            return torch.sin(x)
+
+        @sine.vjp
+        def sine_vjp(g, x):
+            return g * cos(x)
+
+        return sine
+
+    with pytest.raises(Exception, match=r"sine: its rule 'sine_vjp' failed where PyTorch records it.* an op= of its"):
+        gradient(compiled(sine(numpy_cos)), x)
+
+    cos = gw.custom_gradient(op=fresh())(numpy_cos)
+    cos.vjp(lambda g, x: -g * x.sin())
+    cos.fake(lambda x: torch.empty_like(x))
+    assert torch.allclose(gradient(compiled(sine(cos)), x), x.cos())
+
+
+def test_the_error_of_a_rule_is_its_own_where_nothing_is_recorded(x):
+    @gw.custom_gradient(op=fresh())
+    def broken(x: Tensor) -> Tensor:
+        return x * 2
+
+    @broken.vjp
+    def broken_vjp(g):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        gradient(exported(broken, x), x)
+
+
 def test_every_kind_of_argument(x):
     @gw.custom_gradient(op=fresh())
     def mixed(

@@ -176,9 +176,27 @@ class Operator:
     def _backward(self, ctx: Any, *grads: Any) -> Any:
         found: list[Any] = [None] * (len(self.definition.arguments) + 1)
         needed = [ctx.needs_input_grad[i] for i in ctx.call.owners]
-        for i, gradient in zip(ctx.call.owners, classes.gradients(ctx, grads, needed)):
+        try:
+            gradients = classes.gradients(ctx, grads, needed)
+        except GradwrightError:
+            raise
+        except Exception as error:
+            if not torch_compat.is_recording():
+                raise
+            raise RuleError(self._unrecorded_message(error)) from error
+        for i, gradient in zip(ctx.call.owners, gradients):
             found[i] = gradient
         return tuple(found)
+
+    def _unrecorded_message(self, error: Exception) -> str:
+        """Say that the rule, unlike the forward, is recorded operation by operation."""
+        definition = self.definition
+        rule = definition.rules.get("vjp") or definition.rules["jvp"]
+        return (
+            f"{definition.name}: its rule {rule.function.__name__!r} failed where PyTorch records it, on tensors that "
+            f"have a shape and no numbers ({describe_exception(error)}); expected PyTorch operations; put what NumPy "
+            "or another library computes into a function with an op= of its own, and call that in the rule."
+        )
 
     # ---------------------------------------------------------------- pieces
 
