@@ -603,3 +603,13 @@ def test_what_a_module_prints_while_it_is_imported_is_not_swallowed(capsys):
     write("ops.py", "print('hello from the module')", function())
     discover(["ops.py"])
     assert "hello from the module" in capsys.readouterr().out
+
+
+def test_modules_are_passed_over_aloud():
+    write("ops.py", function(), "from torch.nn import Linear, Module\nclass Layer(Module): pass\nlayer = Layer()\n")
+    result = discover(["ops.py"])
+    assert names(result) == ["Double"]
+    how = "modules are checked in Python, by gradwright.check(module, *inputs)."
+    assert result.notes == [f"ops.py: passed over a module (Layer); {how}"]
+    assert only_problem(discover(["ops.py::Layer"])).message == f"ops.py::Layer: Layer is a class of modules; {how}"
+    assert not discover(["ops.py::Double"]).notes

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch import nn
 from torch.autograd import Function
 
 from gradwright import torch_compat
@@ -28,6 +29,8 @@ from gradwright.checking.subject import Subject, as_subject
 from gradwright.checking.targets import Source, parse_target, shown_path, sources
 from gradwright.errors import SampleError, SubjectTypeError, TargetError, did_you_mean
 from gradwright.typing import has_custom_gradient
+
+MODULES = "modules are checked in Python, by gradwright.check(module, *inputs)"
 
 
 @dataclass
@@ -106,6 +109,10 @@ class _Finder:
         self.result.notes += listing.notes
         if target.name is None:
             self.whole |= {id(source.module) for source in listing.sources}
+            left_out = [name for source in listing.sources for name in _modules(source.module)]
+            if left_out:
+                what = "a module" if len(left_out) == 1 else f"{len(left_out)} modules"
+                self.result.notes.append(f"{text}: passed over {what} ({_listing(left_out)}); {MODULES}.")
             self._select(self._inside(listing.sources))
         elif listing.sources:
             self._select_named(text, target.name, listing.sources)
@@ -243,6 +250,8 @@ class _Finder:
             known = self._known(looked_at)
             there = f"it defines {_listing(known)}" if known else "it defines no Function and no custom op"
             message = f"{text}: there is nothing called {name!r} that can be checked; {there}."
+            if any(name in _modules(source.module) for source in looked_at):
+                message = f"{text}: {name} is a class of modules; {MODULES}."
             self.result.problems.append(Problem(message + did_you_mean(name, known)))
         for found in chosen:
             found.named = True
@@ -295,6 +304,15 @@ def _defined(module: ModuleType) -> list[tuple[str, Any]]:
 
     walk(vars(module), "")
     return found
+
+
+def _modules(module: ModuleType) -> list[str]:
+    """Return the names of the classes of ``nn.Module`` that are defined in a module."""
+    return [
+        name
+        for name, value in list(vars(module).items())
+        if isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module.__name__
+    ]
 
 
 def _attribute(module: ModuleType, dotted: str) -> Any:
