@@ -6,6 +6,7 @@ for two bits. Zero is no value then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError, unknown_choice
 from gradwright.ste.bounds import bound_codes, on_bound
 from gradwright.ste.masks import passing, working_dtype
-from gradwright.ste.parameters import arranged, by_element, shared_dims
+from gradwright.ste.parameters import arranged, by_element, shared_dims, total
 from gradwright.ste.uniform import codes
 
 # -------------------------------------------------------------------- absmax
@@ -181,9 +182,11 @@ def quest_scale(x: Tensor, bits: int, *, axis: int | None = None, group_size: in
     if not 1 <= bits <= len(GAUSSIAN_CLIPS):
         raise OptionError(f"quest_scale: bits is {bits}; expected 1 to {len(GAUSSIAN_CLIPS)}; or give quest a scale.")
     grouped, _ = arranged("quest_scale", x.detach(), (), axis, group_size)
-    square = grouped.to(working_dtype(x.dtype)).square().mean(shared_dims(x, axis, group_size))
+    dims = shared_dims(x, axis, group_size)
+    count = math.prod([grouped.shape[d] for d in dims])
+    square = total(grouped.to(working_dtype(x.dtype)).square(), list(dims)) / count
     step: Tensor = (square.sqrt() + 1e-8) * (2 * GAUSSIAN_CLIPS[bits - 1] / (2**bits - 1))
-    return step
+    return step.to(working_dtype(x.dtype)).squeeze(dims)
 
 
 @custom_gradient(nondiff=("scale",))
@@ -217,13 +220,14 @@ def _quest_values(x: Tensor, scale: Any, *, bits: int, axis: Any = None, group_s
 
 def _quest_surrogate(
     x: Tensor,
-    scale: Any,
+    scale: Any = None,
     *,
     bits: int,
     trust: float = 1.0,
     axis: int | None = None,
     group_size: int | None = None,
 ) -> Tensor:
+    scale = quest_scale(x, bits, axis=axis, group_size=group_size) if scale is None else scale
     half = by_element(x, scale, axis, group_size) / 2
     quantized = _quest_values(x.detach(), scale, bits=bits, axis=axis, group_size=group_size)
     return torch.where((quantized - x).abs() <= trust * half, x, quantized)
