@@ -24,7 +24,7 @@ from gradwright.authoring.catalogue import Example, around, catalogued, grid, jo
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
 from gradwright.ste.masks import Edges, Keep, Mask, check_mask, everywhere, passing, working_dtype
-from gradwright.ste.parameters import arranged, by_element, is_learned, summed_product, weighed
+from gradwright.ste.parameters import arranged, by_element, is_learned, summed_product, weighed, whole
 
 
 def codes(bits: int, *, signed: bool = True, narrow: bool = False) -> tuple[int, int]:
@@ -40,8 +40,9 @@ def codes(bits: int, *, signed: bool = True, narrow: bool = False) -> tuple[int,
         >>> gw.ste.codes(4), gw.ste.codes(4, narrow=True), gw.ste.codes(4, signed=False)
         ((-8, 7), (-7, 7), (0, 15))
     """
-    if bits < 1 or (bits == 1 and signed and narrow):
-        raise OptionError(f"codes: bits is {bits!r}; expected a whole number from {2 if signed and narrow else 1}.")
+    least = 2 if signed and narrow else 1
+    if not whole(bits, least):
+        raise OptionError(f"codes: bits is {bits!r}; expected a whole number from {least}.")
     if not signed:
         return 0, 2**bits - 1
     return -(2 ** (bits - 1)) + int(narrow), 2 ** (bits - 1) - 1
@@ -354,8 +355,10 @@ def fake_quantize(
         (tensor([1., 1., 0.]),)
     """
     mask, edges = check_mask("fake_quantize", mask, edges)
-    if not low < high:
-        raise OptionError(f"fake_quantize: low is {low} and high {high}; expected low < high; see gw.ste.codes(bits).")
+    if not low < high or low % 1 or high % 1:
+        raise OptionError(
+            f"fake_quantize: low is {low} and high {high}; expected whole numbers, low < high; see gw.ste.codes(bits)."
+        )
     if (trust is None) is (mask == "trust"):
         raise OptionError(
             f"fake_quantize: trust is {trust} with mask={mask!r}; expected it with mask='trust' and only there."
