@@ -103,3 +103,17 @@ def test_a_bound_that_half_precision_does_not_hold() -> None:
 def test_the_same_bound_in_compiled_code() -> None:
     torch.compiler.reset()
     check_bound_of_half_precision(torch.compile(gw.ste.clipped_sign, backend="aot_eager"))
+
+
+@pytest.mark.parametrize("name", ["fake_quantize", "pact", "lsq_plus", "quest"])
+def test_vmap_has_a_batching_rule_for_every_operation(name: str) -> None:
+    function = {
+        **COMPUTING,
+        "lsq_plus": lambda x: gw.ste.lsq_plus(x, 0.25, 0.5, bits=3),
+        "quest": lambda x: gw.ste.quest(x, 0.25, bits=3),
+    }[name]
+    x = torch.linspace(-2.0, 2.0, 12).reshape(3, 4)
+    # A warning that an operation has none is an error here.
+    grads = torch.func.vmap(torch.func.grad(lambda row: function(row).sum()))(x)
+    leaf = x.clone().requires_grad_()
+    assert torch.equal(grads, torch.autograd.grad(function(leaf).sum(), leaf)[0])

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright.ste.masks import working_dtype
+from gradwright.ste.masks import clipped_in_place, working_dtype
 from gradwright.ste.parameters import by_element
 
 
@@ -20,7 +20,7 @@ def on_bound(x: Tensor, bound: Tensor | float, low: int, high: int) -> Tensor:
     else:
         ratio = high / bound if bound else 0.0
     # Not codes times bound / high: the highest would miss the bound by a rounding error.
-    return (x * ratio).clamp_(low, high).round_().div_(high).mul_(bound)
+    return clipped_in_place(x * ratio, low, high).round_().div_(high).mul_(bound)
 
 
 def bound_codes(x: Tensor, bound: Any, low: int, high: int, axis: Any, group_size: Any) -> Tensor:

@@ -17,7 +17,7 @@ from gradwright.authoring.catalogue import Example, around, catalogued, grid, jo
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError, unknown_choice
 from gradwright.ste.bounds import bound_codes, on_bound
-from gradwright.ste.masks import passing, working_dtype
+from gradwright.ste.masks import clipped_in_place, passing, working_dtype
 from gradwright.ste.parameters import arranged, by_element, shared_dims, total
 from gradwright.ste.uniform import codes
 
@@ -208,7 +208,7 @@ def _trusted_vjp(g: Tensor, x: Tensor, scale: Any, most: float, trust: float) ->
 
 def _halves(v: Tensor, most: float) -> Tensor:
     """Return the nearest half of an odd number, a new tensor."""
-    return (v + 0.5).round_().sub_(0.5).clamp_(-most, most)
+    return clipped_in_place((v + 0.5).round_().sub_(0.5), -most, most)
 
 
 def _quest_values(x: Tensor, scale: Any, *, bits: int, axis: Any = None, group_size: Any = None, **_: Any) -> Tensor:

@@ -125,6 +125,14 @@ def positive(value: Tensor) -> Tensor:
     return (torch.relu(value) * scale * scale).clamp(max=1.0)
 
 
+def clipped_in_place(values: Tensor, low: float, high: float) -> Tensor:
+    """Return values clipped, in their own memory where that can be; they are the caller's to overwrite.
+
+    vmap has no batching rule for ``clamp_`` (torch 2.13): it would warn, and take the elements of the batch one by one.
+    """
+    return values.clamp(low, high) if torch_compat.transforms_active() else values.clamp_(low, high)
+
+
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype to compute in: at least float32, so that codes and sums are exact for half precision too.
 

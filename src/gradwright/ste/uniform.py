@@ -23,7 +23,7 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example, around, catalogued, grid, joined
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
-from gradwright.ste.masks import Edges, Keep, Mask, check_mask, everywhere, passing, working_dtype
+from gradwright.ste.masks import Edges, Keep, Mask, check_mask, clipped_in_place, everywhere, passing, working_dtype
 from gradwright.ste.parameters import arranged, by_element, is_learned, summed_product, weighed, whole
 
 
@@ -141,9 +141,9 @@ def _rounded(x: Tensor, scale: Tensor | float, reciprocal: bool) -> tuple[Tensor
 def _quantized(x: Tensor, scale: Any, zero_point: Any, low: float, high: float, reciprocal: bool) -> Tensor:
     _, code = _rounded(x, scale, reciprocal)
     if zero_point is None:
-        out = code.clamp_(low, high).mul_(scale)
+        out = clipped_in_place(code, low, high).mul_(scale)
     else:
-        out = (code + zero_point).clamp_(low, high).sub_(zero_point).mul_(scale)
+        out = clipped_in_place(code + zero_point, low, high).sub_(zero_point).mul_(scale)
     return out.to(x.dtype)
 
 
@@ -164,7 +164,7 @@ def _inside(
     """
     v, code = _rounded(x, scale, reciprocal)
     shifted, zero = (code, 0.0) if zero_point is None else (code + zero_point, zero_point)
-    clipped = shifted.clamp(low, high) if mask == "post-round" else shifted.clamp_(low, high)
+    clipped = shifted.clamp(low, high) if mask == "post-round" else clipped_in_place(shifted, low, high)
     bound = clipped if zero_point is None else clipped - zero
     if mask == "none":
         return everywhere, v, bound
