@@ -126,3 +126,17 @@ def test_a_measured_step_does_not_depend_on_the_layout() -> None:
 
 def test_a_measured_step_is_not_accused() -> None:
     assert gw.check(functools.partial(gw.ste.quest, bits=3), torch.randn(4, 6).double(), level="quick")
+
+
+@pytest.mark.parametrize("amax", [1e-39, 1e-45, 0.0])
+def test_a_subnormal_range_is_not_nan(amax: float) -> None:
+    x = torch.tensor([[0.0, 1.0, -1.0, 0.5], [0.0, 1.0, -1.0, 0.5]])
+    x[0] *= amax
+    maxima = x.abs().amax(1)
+    for out in (
+        gw.ste.absmax(x, maxima, bits=8, axis=0),
+        torch.stack([gw.ste.absmax(row, float(most), bits=8) for row, most in zip(x, maxima)]),
+        gw.ste.pact(x, maxima, bits=8, axis=0),
+    ):
+        assert out[0].abs().max() <= amax
+        assert out[1, 1] == 1.0
