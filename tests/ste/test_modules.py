@@ -430,3 +430,9 @@ def test_zeros_at_first_do_not_outlast_later_batches(options: dict[str, Any]) ->
         assert quantize.calibrated
         assert float(quantize.scale.detach().min()) < 0.002  # not what was guessed while there were zeros alone
         assert (out.reshape(-1)[:3].detach() != 0).any()
+
+
+def test_a_check_before_the_first_data_accuses_nobody() -> None:
+    with pytest.raises(RuleError, match="its step is not known yet; expected data before a check; run a batch first"):
+        gw.check(Quantize(4), X, level="quick")
+    assert gw.check(Quantize(4, scale=0.5), X, level="quick")

@@ -201,10 +201,15 @@ class Quantize(nn.Module):
         """What ``gw.check`` compares the gradient with: the module with the surrogate of its function, if that has one.
 
         Takes the input and, by name, the parameters.
+
+        Raises:
+            RuleError: the step is not known yet.
         """
         surrogate = getattr(getattr(self.function, "__custom_gradient__", None), "surrogate", None)
         if surrogate is None:
             return None
+        if not self.calibrated:  # both would find a step of their own, each from the first points of the check
+            raise RuleError("Quantize: its step is not known yet; expected data before a check; run a batch first.")
         twin = copy.deepcopy(self)
         twin.function = surrogate
         return lambda x, **parameters: torch.func.functional_call(twin, parameters, (x,))
