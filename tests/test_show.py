@@ -187,3 +187,11 @@ def test_it_writes_no_colour() -> None:
     )
     assert "\x1b" not in result.stdout
     assert "ste.ceil" in result.stdout
+
+
+def test_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    _, text, _ = run("bitnet_activations")
+    described, _, _ = text.partition("values over x")
+    assert max(map(len, described.splitlines())) <= 40
+    assert "largest size" in text

@@ -128,3 +128,20 @@ def test_a_module_may_declare_its_surrogate(factor: float, verdict: str) -> None
     assert as_subject(torch.nn.Linear(3, 2)).surrogate is None
     report = gradwright.check(Rounded(), torch.tensor([0.2, 1.7], dtype=torch.float64), level="quick")
     assert report["matches-surrogate"].verdict == verdict
+
+
+def test_options_by_partial_keep_what_a_function_declares() -> None:
+    @gradwright.custom_gradient(surrogate=lambda x, k: k * x)
+    def scaled_round(x: Tensor, k: float) -> Tensor:
+        return torch.round(x) * k
+
+    @scaled_round.vjp
+    def scaled_round_vjp(g: Tensor, k: float) -> Tensor:
+        return g * k
+
+    points = torch.tensor([0.3, -1.7, 2.6], dtype=torch.float64)
+    declared = as_subject(functools.partial(scaled_round, k=2.0)).surrogate
+    assert declared is not None
+    assert torch.equal(declared(points), 2 * points)
+    assert gradwright.check(functools.partial(scaled_round, k=2.0), points, level="quick")
+    assert not gradwright.check(functools.partial(lambda x, k: scaled_round(x, k), k=2.0), points, level="quick")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -110,3 +111,32 @@ def test_errors() -> None:
         gw.ste.quest(x, bits=9)
     with pytest.raises(OptionError, match="quest: trust is 0; expected a positive number"):
         gw.ste.quest(x, 1.0, bits=4, trust=0)
+
+
+def test_a_measured_step_does_not_depend_on_the_layout() -> None:
+    x = torch.randn(1000, 33, generator=torch.Generator().manual_seed(0))
+    for options in ({}, {"axis": 0}, {"axis": -1, "group_size": 11}):
+        step = gw.ste.quest_scale(x, 4, **options)
+        assert torch.equal(step, gw.ste.quest_scale(x.T.contiguous().T, 4, **options))
+        rows = x if options else x.reshape(1, -1)
+        groups = rows.reshape(1000, 3, 11) if "group_size" in options else rows
+        want = groups.double().square().mean(-1).sqrt() * (2 * 2.513931 / 15)
+        torch.testing.assert_close(step, want.float().reshape(step.shape), rtol=1e-6, atol=1e-7)
+
+
+def test_a_measured_step_is_not_accused() -> None:
+    assert gw.check(functools.partial(gw.ste.quest, bits=3), torch.randn(4, 6).double(), level="quick")
+
+
+@pytest.mark.parametrize("amax", [1e-39, 1e-45, 0.0])
+def test_a_subnormal_range_is_not_nan(amax: float) -> None:
+    x = torch.tensor([[0.0, 1.0, -1.0, 0.5], [0.0, 1.0, -1.0, 0.5]])
+    x[0] *= amax
+    maxima = x.abs().amax(1)
+    for out in (
+        gw.ste.absmax(x, maxima, bits=8, axis=0),
+        torch.stack([gw.ste.absmax(row, float(most), bits=8) for row, most in zip(x, maxima)]),
+        gw.ste.pact(x, maxima, bits=8, axis=0),
+    ):
+        assert out[0].abs().max() <= amax
+        assert out[1, 1] == 1.0

@@ -135,3 +135,17 @@ def test_what_cannot_be_compared() -> None:
 
 def test_it_is_public() -> None:
     assert gw.ste.compare is compare
+
+
+def test_values_without_gradients_are_refused() -> None:
+    for function in (lambda x: x > 0, lambda x: x.int()):
+        with pytest.raises(ArgumentError, match=r"returned a tensor of torch\.\w+; expected a floating-point one"):
+            compare(function, gw.ste.round, X)
+
+
+def test_a_partial_module_is_a_module() -> None:
+    quantizer = Quantize(4)
+    found = compare(functools.partial(quantizer), Quantize(4), X)
+    assert found.same
+    assert "step" in found.gradients
+    assert not quantizer.calibrated  # a copy has run

@@ -68,3 +68,15 @@ def test_errors() -> None:
     for function in (gw.ste.dorefa_activations, gw.ste.dorefa_weights, gw.ste.dorefa_gradients):
         with pytest.raises(OptionError, match="codes: bits is 0"):
             function(torch.zeros(2), bits=0)
+
+
+@pytest.mark.parametrize("size", [1e-39, 1e-45])
+def test_subnormal_numbers_are_not_nan(size: float) -> None:
+    x = (torch.tensor([0.0, 1.0, -1.0, 0.5]) * size).requires_grad_()
+    out = gw.ste.dorefa_weights(x, bits=4)
+    assert out.abs().max() <= 1
+    assert torch.autograd.grad(out.sum(), x)[0].isfinite().all()
+    for noise in (False, True):
+        same = gw.ste.dorefa_gradients(x, bits=4, noise=noise)
+        (grad,) = torch.autograd.grad(same, x, x.detach())
+        assert grad.abs().max() <= x.abs().max()

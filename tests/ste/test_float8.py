@@ -55,3 +55,10 @@ def test_errors() -> None:
         gw.ste.float8(x, dtype=torch.int8)
     with pytest.raises(OptionError, match="float8: got both scale and amax; expected one of them"):
         gw.ste.float8(x, 1.0, amax=2.0)
+
+
+def test_a_range_whose_step_vanishes_is_not_nan() -> None:
+    x = torch.tensor([0.0, 1e-45, -1e-45], requires_grad=True)
+    out = gw.ste.float8(x, amax=x.detach().abs().amax())
+    assert out.abs().max() <= 2e-45
+    assert torch.equal(torch.autograd.grad(out.sum(), x)[0], torch.ones(3))

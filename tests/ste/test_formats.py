@@ -93,11 +93,11 @@ def test_binade() -> None:
 
 
 def test_what_is_no_format() -> None:
-    with pytest.raises(OptionError, match="f: exponent_bits is 0; expected 1 to 8"):
+    with pytest.raises(OptionError, match="f: exponent_bits is 0; expected a whole number from 1 to 8"):
         make_format("f", 0, 3, None, "none", True)
-    with pytest.raises(OptionError, match="f: exponent_bits is 1; expected 2 to 8"):
+    with pytest.raises(OptionError, match="f: exponent_bits is 1; expected a whole number from 2 to 8"):
         make_format("f", 1, 3, None, "ieee", True)
-    with pytest.raises(OptionError, match="f: mantissa_bits is 0; expected 1 to 23"):
+    with pytest.raises(OptionError, match="f: mantissa_bits is 0; expected a whole number from 1 to 23"):
         make_format("f", 4, 0, None, "none", True)
     with pytest.raises(OptionError, match="f: specials: got 'inf'; expected one of none, nan, ieee"):
         make_format("f", 4, 3, None, "inf", True)  # type: ignore[arg-type]

@@ -78,5 +78,5 @@ def test_clipped_values_move_the_bound_by_their_sign() -> None:
 def test_errors() -> None:
     with pytest.raises(OptionError, match="hwgq: bits is 5; expected one of 1, 2, 3, 4"):
         gw.ste.hwgq(torch.zeros(2), bits=5)
-    with pytest.raises(OptionError, match="apot_levels: bits is 1; expected at least 2 with signed=True"):
+    with pytest.raises(OptionError, match="apot_levels: bits is 1; expected a whole number from 2 with signed=True"):
         gw.ste.apot(torch.zeros(2), 1.0, bits=1)

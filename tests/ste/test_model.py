@@ -295,3 +295,8 @@ def test_it_trains(net: Net) -> None:
         losses.append(loss.item())
     assert min(losses[-10:]) < 0.5 * losses[0]
     assert gw.ste.export_codes(net)
+
+
+def test_a_class_is_no_quantiser() -> None:
+    with pytest.raises(OptionError, match=r"for 0 got <class .*Quantize'>; expected a gw.ste.Quantize"):
+        gw.ste.quantize_model(nn.Sequential(nn.Linear(2, 2)), weights=gw.ste.Quantize)  # type: ignore[arg-type]

@@ -416,3 +416,23 @@ def test_compiled() -> None:
             found += [out.detach(), *torch.autograd.grad(out.square().sum(), [leaf, q.step])]
         for a, b in zip(got, want):
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("options", [{}, {"init": "absmax"}, {"init": "absmax", "zero_point": True}])
+def test_zeros_at_first_do_not_outlast_later_batches(options: dict[str, Any]) -> None:
+    small = torch.tensor([[0.0, 0.0, 0.0], [1.0, -2.0, 3.0]])
+    later = torch.tensor([[0.001, -0.002, 0.003], [1.0, -2.0, 3.0]])
+    for axis, first, second in ((None, 0 * later[0], later[0]), (0, small, later)):
+        quantize = Quantize(4, axis=axis, batches=2, **options)
+        quantize(first)
+        assert (quantize.scale > 0).all()
+        out = quantize(second)
+        assert quantize.calibrated
+        assert float(quantize.scale.detach().min()) < 0.002  # not what was guessed while there were zeros alone
+        assert (out.reshape(-1)[:3].detach() != 0).any()
+
+
+def test_a_check_before_the_first_data_accuses_nobody() -> None:
+    with pytest.raises(RuleError, match="its step is not known yet; expected data before a check; run a batch first"):
+        gw.check(Quantize(4), X, level="quick")
+    assert gw.check(Quantize(4, scale=0.5), X, level="quick")

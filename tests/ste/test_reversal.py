@@ -60,3 +60,24 @@ def test_a_schedule_does_not_compile_anew() -> None:
             reverse.strength = strength
             (grad,) = torch.autograd.grad(fast(x).sum(), x)
             torch.testing.assert_close(grad, torch.full_like(x, -strength), rtol=1e-6, atol=0)
+
+
+def test_the_strength_survives_what_moves_a_module() -> None:
+    with torch.device("meta"):
+        reverse = gw.ste.GradientReversal(0.3)
+    assert repr(reverse) == "GradientReversal(strength=0.3)"
+    reverse.to_empty(device="cpu")
+    assert torch.autograd.grad(reverse(x := X.clone().requires_grad_()).sum(), x)[0].tolist() == pytest.approx(
+        [-0.3] * 7
+    )
+    reverse.half().double()
+    assert reverse.strength == 0.3
+    assert torch.autograd.grad(reverse(x).sum(), x)[0].tolist() == [-0.3] * 7
+
+
+def test_a_strength_set_in_inference_mode() -> None:
+    with torch.inference_mode():
+        reverse = gw.ste.GradientReversal(0.25)
+        reverse.strength = 0.5
+    x = X.clone().requires_grad_()
+    assert torch.autograd.grad(reverse(x).sum(), x)[0].tolist() == [-0.5] * 7

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import Tensor
@@ -98,3 +100,24 @@ def test_vmap_asks_how_samples_differ() -> None:
         torch.func.vmap(gw.ste.stochastic_round)(x)
     grads = torch.func.vmap(torch.func.grad(lambda x: gw.ste.stochastic_round(x).sum()), randomness="different")(x)
     assert torch.equal(grads, torch.ones_like(x))
+
+
+@pytest.mark.parametrize("draw", [stochastic.uniform, stochastic.normal])
+def test_numbers_do_not_depend_on_the_layout(draw) -> None:
+    x = torch.zeros(3, 4)
+    drawn = []
+    for like in (x, x.T.contiguous().T, torch.zeros(1).expand(3, 4)):
+        torch.manual_seed(0)
+        drawn.append(draw(like, None))
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[0], drawn[2])
+
+
+@pytest.mark.parametrize("function", [gw.ste.uniform_noise, functools.partial(gw.ste.noisy_gradient, std=0.1)])
+def test_noise_that_is_drawn_is_not_accused(function) -> None:
+    x = torch.randn(4, 6, dtype=torch.float64)
+    assert gw.check(function, x, level="quick")
+
+
+def test_a_learned_scale_of_drawn_noise_is_not_accused() -> None:
+    assert gw.check(gw.ste.uniform_noise, torch.randn(4, 6).double(), torch.tensor(0.5).double(), level="quick")

@@ -38,7 +38,7 @@ def test_the_gradient_scale(levels: int, above: int) -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(OptionError, match="seq: levels is 2; expected at least 3"):
+    with pytest.raises(OptionError, match="seq: levels is 2; expected a whole number from 3"):
         gw.ste.seq(torch.zeros(2), 1.0, levels=2)
     with pytest.raises(OptionError, match=r"seq: clip is 1\.5; expected more than 0 and at most 1"):
         gw.ste.seq(torch.zeros(2), 1.0, levels=4, clip=1.5)

@@ -91,14 +91,17 @@ class Subject:
         declared: Callable[..., Any] | None = None
         if self.kind == "module":
             declared = getattr(self.target, "__surrogate__", None)
-        elif self.kind == "custom gradient":
-            declared = self.target.__custom_gradient__.surrogate
+        elif (definition := _definition(self.target)) is not None:
+            declared = definition.surrogate
+            if declared is not None and isinstance(self.target, functools.partial):
+                declared = functools.partial(declared, *self.target.args, **self.target.keywords)
         return declared
 
     @property
     def declared_linear(self) -> bool:
         """False when the subject declares that its rule is not linear in the cotangent, as one that clips it."""
-        return self.kind != "custom gradient" or bool(self.target.__custom_gradient__.declared_linear)
+        definition = _definition(self.target)
+        return definition is None or bool(definition.declared_linear)
 
     def in_own_words(self, text: str) -> str:
         """Put what the rule of a custom gradient calls the cotangent in the place of PyTorch's word for it."""
@@ -282,6 +285,12 @@ def _module_state(module: torch.nn.Module) -> list[Argument]:
     frozen = {name for name, value in module.named_parameters() if not value.requires_grad}
     state = [Argument(a.name, a.value, "buffer" if a.name in frozen else "parameter") for a in state]
     return state + [Argument(name, value, "buffer") for name, value in module.named_buffers()]
+
+
+def _definition(target: Any) -> Any:
+    """Return what a function with a custom gradient declares, also one that ``functools.partial`` gave options."""
+    function: Any = target.func if isinstance(target, functools.partial) else target
+    return function.__custom_gradient__ if has_custom_gradient(function) else None
 
 
 def _callable_name(target: Any) -> str:

@@ -93,7 +93,7 @@ def described(entry: Entry) -> str:
         ("paper", entry.paper),
     ]
     width = max(len(title) for title, _ in facts)
-    lines = [f"{entry.name} ({_package(entry)}.{entry.family})", _plain(entry.summary), ""]
+    lines = [f"{entry.name} ({_package(entry)}.{entry.family})", *textwrap.wrap(_plain(entry.summary), columns), ""]
     for title, text in facts:
         wrapped = textwrap.wrap(text, max(columns - width - 2, 20), break_long_words=False) or [""]
         lines += [f"{title if not number else '':<{width}}  {line}" for number, line in enumerate(wrapped)]

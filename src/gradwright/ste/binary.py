@@ -137,9 +137,10 @@ def clipped_sign(x: Tensor, *, bound: float = 1.0, edges: Edges | None = None) -
 
 @clipped_sign.vjp
 def clipped_sign_vjp(g: Tensor, x: Tensor, bound: float, edges: Edges | None) -> Tensor:
+    dtype = working_dtype(x.dtype)  # the bound need be no number of a half-precision dtype
     with torch.no_grad():  # where the gradient passes is a constant
-        inside = passing(x, -bound, bound, edges or "inclusive")
-    return inside(g)
+        inside = passing(x.to(dtype), -bound, bound, edges or "inclusive")
+    return inside(g.to(dtype))
 
 
 # -------------------------------------------------------------------- smooth steps

@@ -91,8 +91,8 @@ def bitnet_weights(w: Tensor, *, eps: float = 1e-5) -> Tensor:
         ([-1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0])
     """
     _check_eps("bitnet_weights", eps)
-    scale = _scale(w, eps)
-    size = scale.to(working_dtype(w.dtype))
+    dtype, scale = working_dtype(w.dtype), _scale(w, eps)
+    size = scale.to(dtype)
     return three(w, scale / 2, size, size).to(w.dtype)  # rounding to 1 begins beyond one half, a tie
 
 

@@ -6,6 +6,7 @@ for two bits. Zero is no value then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -16,8 +17,8 @@ from gradwright.authoring.catalogue import Example, around, catalogued, grid, jo
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError, unknown_choice
 from gradwright.ste.bounds import bound_codes, on_bound
-from gradwright.ste.masks import passing, working_dtype
-from gradwright.ste.parameters import arranged, by_element, shared_dims
+from gradwright.ste.masks import clipped_in_place, passing, working_dtype
+from gradwright.ste.parameters import arranged, by_element, shared_dims, total
 from gradwright.ste.uniform import codes
 
 # -------------------------------------------------------------------- absmax
@@ -134,7 +135,7 @@ def absmax(
         group_size: with ``axis``, how many neighbours along it share a maximum.
 
     Returns:
-        a tensor of the shape and dtype of ``x``; zeros where ``amax`` is zero.
+        a tensor of the shape and dtype of ``x``; zeros where ``amax`` is zero, or next to it (4e-37).
 
     Raises:
         OptionError: an option has no value that is known.
@@ -181,9 +182,11 @@ def quest_scale(x: Tensor, bits: int, *, axis: int | None = None, group_size: in
     if not 1 <= bits <= len(GAUSSIAN_CLIPS):
         raise OptionError(f"quest_scale: bits is {bits}; expected 1 to {len(GAUSSIAN_CLIPS)}; or give quest a scale.")
     grouped, _ = arranged("quest_scale", x.detach(), (), axis, group_size)
-    square = grouped.to(working_dtype(x.dtype)).square().mean(shared_dims(x, axis, group_size))
+    dims = shared_dims(x, axis, group_size)
+    count = math.prod([grouped.shape[d] for d in dims])
+    square = total(grouped.to(working_dtype(x.dtype)).square(), list(dims)) / count
     step: Tensor = (square.sqrt() + 1e-8) * (2 * GAUSSIAN_CLIPS[bits - 1] / (2**bits - 1))
-    return step
+    return step.to(working_dtype(x.dtype)).squeeze(dims)
 
 
 @custom_gradient(nondiff=("scale",))
@@ -205,7 +208,7 @@ def _trusted_vjp(g: Tensor, x: Tensor, scale: Any, most: float, trust: float) ->
 
 def _halves(v: Tensor, most: float) -> Tensor:
     """Return the nearest half of an odd number, a new tensor."""
-    return (v + 0.5).round_().sub_(0.5).clamp_(-most, most)
+    return clipped_in_place((v + 0.5).round_().sub_(0.5), -most, most)
 
 
 def _quest_values(x: Tensor, scale: Any, *, bits: int, axis: Any = None, group_size: Any = None, **_: Any) -> Tensor:
@@ -217,13 +220,14 @@ def _quest_values(x: Tensor, scale: Any, *, bits: int, axis: Any = None, group_s
 
 def _quest_surrogate(
     x: Tensor,
-    scale: Any,
+    scale: Any = None,
     *,
     bits: int,
     trust: float = 1.0,
     axis: int | None = None,
     group_size: int | None = None,
 ) -> Tensor:
+    scale = quest_scale(x, bits, axis=axis, group_size=group_size) if scale is None else scale
     half = by_element(x, scale, axis, group_size) / 2
     quantized = _quest_values(x.detach(), scale, bits=bits, axis=axis, group_size=group_size)
     return torch.where((quantized - x).abs() <= trust * half, x, quantized)

@@ -166,6 +166,7 @@ def _between_vjp(
 
 def _one_of_three(x: Tensor, low: Any, high: Any, edges: Edges) -> Tensor:
     """Return the lower bound, the upper one or ``x``, whichever an element is clipped to."""
+    working_dtype(x.dtype)  # refuses integers, whose bounds would be rounded
     low, high = (torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in (low, high))
     below, above = (x <= low, x >= high) if edges == "exclusive" else (x < low, x > high)
     return torch.where(below, low, torch.where(above, high, x))

@@ -204,9 +204,11 @@ def _run(
     args = [own(name, value) for name, value in zip(names, (x, *others))]
     held = function.keywords if isinstance(function, functools.partial) else {}
     kwargs = {name: own(name, value) for name, value in {**held, **options}.items()}
-    if isinstance(function, nn.Module):
-        function = copy.deepcopy(function)  # it may keep something of what it sees, such as the first data
-        for name, parameter in function.named_parameters():
+    module = function.func if isinstance(function, functools.partial) else function
+    if isinstance(module, nn.Module):
+        module = copy.deepcopy(module)  # it may keep something of what it sees, such as the first data
+        function = functools.partial(module, *function.args) if isinstance(function, functools.partial) else module
+        for name, parameter in module.named_parameters():
             if parameter.requires_grad:
                 leaves[f"parameter {name}" if name in leaves else name] = parameter
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.enable_grad():
@@ -214,6 +216,11 @@ def _run(
         out = function(*args, **kwargs)
         if not isinstance(out, Tensor):
             raise ArgumentError(f"compare: {_called(function)} returned {type(out).__name__}; expected one tensor.")
+        if not out.is_floating_point():
+            raise ArgumentError(
+                f"compare: {_called(function)} returned a tensor of {out.dtype}; expected a floating-point one; to "
+                "compare values alone, let it return `.float()`."
+            )
         grads: tuple[Tensor | None, ...] = (None,) * len(leaves)
         if out.requires_grad and leaves:
             g = torch.ones_like(out) if cotangent is None else cotangent.to(out.device, out.dtype).expand_as(out)

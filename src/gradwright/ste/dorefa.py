@@ -95,12 +95,12 @@ def _squeezed_vjp(g: Tensor, x: Tensor) -> dict[str, Tensor]:
 
 
 def _tanh(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``tanh(x)``, and the largest absolute value of it as a constant, 1 where all are zero."""
+    """Return ``tanh(x)``, and the largest absolute value of it as a constant, 1 where its reciprocal is no number."""
     squeezed = torch.tanh(x.to(working_dtype(x.dtype)))
     if x.numel() == 0:
         return squeezed, squeezed.new_ones(())
     largest = squeezed.detach().abs().amax()
-    return squeezed, torch.where(largest == 0, 1.0, largest)
+    return squeezed, torch.where(largest.reciprocal().isinf(), 1.0, largest)
 
 
 def _squeezed_surrogate(x: Tensor, *, bits: int) -> Tensor:
@@ -168,7 +168,9 @@ def _coarse_vjp(g: Tensor, high: int, noise: bool, generator: Any) -> dict[str, 
         return {"x": g}
     wide = g.to(working_dtype(g.dtype))
     largest = wide.abs().amax(tuple(range(1, g.dim())), keepdim=True) if g.dim() > 1 else wide.abs().amax()
-    code = wide * torch.where(largest == 0, 0.0, high / (2 * largest)) + high / 2
+    ratio = high / (2 * largest)
+    # The ratio to zero or next to zero is infinite, and that times the zeros in the cotangent would be nan.
+    code = wide * torch.where(ratio.isinf(), 0.0, ratio) + high / 2
     if noise:
         code = code + (torch.rand(code.shape, dtype=code.dtype, device=code.device, generator=generator) - 0.5)
     return {"x": (code.round().clamp(0, high) * 2 - high) / high * largest}

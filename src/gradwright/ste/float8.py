@@ -35,7 +35,8 @@ def _step(x: Tensor, scale: Any, amax: Any, form: Format) -> tuple[Any, Any]:
         step = 1.0 if scale is None else scale
         return step, step * form.largest
     limit = torch.as_tensor(amax, dtype=working_dtype(x.dtype), device=x.device)
-    return torch.where(limit == 0, 1.0, limit / form.largest), limit
+    step = limit / form.largest
+    return torch.where(step == 0, 1.0, step), limit
 
 
 def _surrogate(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gradwright.errors import OptionError, unknown_choice
+from gradwright.ste.parameters import whole
 
 Specials: TypeAlias = Literal["none", "nan", "ieee"]
 """``none``: every code is a number (OCP FP6, FP4); ``nan``: the highest code of each sign is nan (E4M3); ``ieee``: the
@@ -79,10 +80,10 @@ def make_format(
     if specials not in SPECIALS:
         raise unknown_choice(f"{function}: specials", specials, SPECIALS)
     least = 2 if specials == "ieee" else 1
-    if not least <= exponent_bits <= 8:
-        raise OptionError(f"{function}: exponent_bits is {exponent_bits!r}; expected {least} to 8.")
-    if not 1 <= mantissa_bits <= 23:
-        raise OptionError(f"{function}: mantissa_bits is {mantissa_bits!r}; expected 1 to 23.")
+    if not whole(exponent_bits, least, 8):
+        raise OptionError(f"{function}: exponent_bits is {exponent_bits!r}; expected a whole number from {least} to 8.")
+    if not whole(mantissa_bits, 1, 23):
+        raise OptionError(f"{function}: mantissa_bits is {mantissa_bits!r}; expected a whole number from 1 to 23.")
     if not saturate and specials == "none":
         raise OptionError(
             f"{function}: saturate=False with specials='none'; expected a format that has infinity or nan; "

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example, around, catalogued, grid, joined
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.ste.masks import passing, working_dtype
+from gradwright.ste.masks import clipped_in_place, passing, working_dtype
 from gradwright.ste.parameters import (
     arranged,
     by_element,
@@ -66,7 +66,7 @@ def lsq_scale(
 def _with_offset(
     x: Tensor, scale: Tensor | float, offset: Tensor | float, low: int, high: int, gradient_scale: float
 ) -> Tensor:
-    return _shifted(x, scale, offset).round_().clamp_(low, high).mul_(scale).add_(offset).to(x.dtype)
+    return clipped_in_place(_shifted(x, scale, offset).round_(), low, high).mul_(scale).add_(offset).to(x.dtype)
 
 
 @_with_offset.vjp
@@ -82,7 +82,7 @@ def _with_offset_vjp(
 ) -> dict[str, Tensor]:
     g = g.to(working_dtype(x.dtype))
     v = _shifted(x, scale, offset)
-    code = v.round().clamp_(low, high)
+    code = clipped_in_place(v.round(), low, high)
     inside = passing(v, low, high, "exclusive", overwrite=True)  # where x is nan, so is the code
     grads = {"x": inside(g)}
     if needs["scale"]:

@@ -18,7 +18,7 @@ from gradwright.authoring.catalogue import Example, around, catalogued, grid, jo
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
 from gradwright.ste.masks import passing, working_dtype
-from gradwright.ste.parameters import arranged, by_element, summed_product
+from gradwright.ste.parameters import arranged, by_element, summed_product, whole
 
 
 def nearest(x: Tensor, levels: Sequence[float], edges: Sequence[float]) -> Tensor:
@@ -160,10 +160,10 @@ def apot_levels(bits: int, *, signed: bool = True) -> tuple[float, ...]:
         >>> gw.ste.apot_levels(3), gw.ste.apot_levels(2)
         ((0.0, 0.25, 0.5, 1.0), (0.0, 1.0))
     """
-    free = bits - int(signed)
-    if free < 1:
-        raise OptionError(f"apot_levels: bits is {bits}; expected at least {1 + int(signed)} with signed={signed}.")
-    pairs, single = divmod(free, 2)
+    least = 1 + int(signed)
+    if not whole(bits, least):
+        raise OptionError(f"apot_levels: bits is {bits!r}; expected a whole number from {least} with signed={signed}.")
+    pairs, single = divmod(bits - int(signed), 2)
     powers = (2.0**-k for k in itertools.count(1))
     terms = [[0.0] for _ in range(pairs)]
     for turn in range(3):

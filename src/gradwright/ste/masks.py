@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from gradwright import torch_compat
-from gradwright.errors import unknown_choice
+from gradwright.errors import ArgumentError, unknown_choice
 
 Mask: TypeAlias = Literal["none", "range", "pre-round", "post-round", "trust"]
 Edges: TypeAlias = Literal["inclusive", "exclusive"]
@@ -57,6 +57,8 @@ def check_mask(function: str, mask: Mask, edges: Edges | None) -> tuple[Mask, Ed
         raise unknown_choice(f"{function}: edges", edges, EDGES)
     return mask, USUAL_EDGES[mask] if edges is None else edges
 
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Keep: TypeAlias = Callable[[Tensor], Tensor]
 """Takes one value for each element and returns those where a gradient passes, and zero for the others."""
@@ -123,8 +125,25 @@ def positive(value: Tensor) -> Tensor:
     return (torch.relu(value) * scale * scale).clamp(max=1.0)
 
 
+def clipped_in_place(values: Tensor, low: float, high: float) -> Tensor:
+    """Return values clipped, in their own memory where that can be; they are the caller's to overwrite.
+
+    vmap has no batching rule for ``clamp_`` (torch 2.13): it would warn, and take the elements of the batch one by one.
+    """
+    return values.clamp(low, high) if torch_compat.transforms_active() else values.clamp_(low, high)
+
+
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype to compute in: at least float32, so that codes and sums are exact for half precision too."""
+    """Return the dtype to compute in: at least float32, so that codes and sums are exact for half precision too.
+
+    Raises:
+        ArgumentError: numbers of the dtype are no real ones, or so coarse that no gradient survives in it.
+    """
+    if dtype not in FLOATING:
+        raise ArgumentError(
+            f"gw.ste: got a tensor of {dtype}; expected float16, bfloat16, float32 or float64, which hold the result "
+            "and its gradient; write `.float()`."
+        )
     return dtype if dtype == torch.float64 else torch.float32
 
 

@@ -223,7 +223,7 @@ def _quantizer(choice: Choice, name: str, layer: nn.Module, axis: int | None) ->
         return Quantize(choice, axis=axis)
     if isinstance(choice, Quantize):
         return copy.deepcopy(choice)
-    chosen = choice(name, layer) if callable(choice) else choice
+    chosen = choice(name, layer) if callable(choice) and not isinstance(choice, type) else choice
     if chosen is not None and not isinstance(chosen, Quantize):
         raise OptionError(f"quantize_model: for {_shown(name)} got {chosen!r}; expected a gw.ste.Quantize or None.")
     return chosen

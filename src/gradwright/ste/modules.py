@@ -133,6 +133,7 @@ class Quantize(nn.Module):
         self._seen = (
             0 if scale is None else batches
         )  # the same as a number: a branch on a tensor would wait for the device
+        self._guessed: Tensor | None = None  # where the data so far were all zeros, while steps are being found
         self.register_load_state_dict_pre_hook(_fit_shapes)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_count_again)  # type: ignore[no-untyped-call]
 
@@ -200,10 +201,15 @@ class Quantize(nn.Module):
         """What ``gw.check`` compares the gradient with: the module with the surrogate of its function, if that has one.
 
         Takes the input and, by name, the parameters.
+
+        Raises:
+            RuleError: the step is not known yet.
         """
         surrogate = getattr(getattr(self.function, "__custom_gradient__", None), "surrogate", None)
         if surrogate is None:
             return None
+        if not self.calibrated:  # both would find a step of their own, each from the first points of the check
+            raise RuleError("Quantize: its step is not known yet; expected data before a check; run a batch first.")
         twin = copy.deepcopy(self)
         twin.function = surrogate
         return lambda x, **parameters: torch.func.functional_call(twin, parameters, (x,))
@@ -213,6 +219,7 @@ class Quantize(nn.Module):
     def restart(self) -> None:
         """Find the step anew from the next calls."""
         self._seen = 0
+        self._guessed = None
         self.seen.zero_()
 
     def _calibrate(self, x: Tensor) -> None:
@@ -245,13 +252,19 @@ class Quantize(nn.Module):
             if self.zero_point is not None:
                 _set(self.zero_point, zero)
             self._seen += 1
+            if self.calibrated:
+                self._guessed = None
             self.seen.fill_(self._seen)
 
     def _found(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return step and zero point for the data so far, these included."""
         grouped, _ = arranged("Quantize", x, (), self.axis, self.group_size)  # first: it refuses what does not fit
         shared, x = shared_dims(x, self.axis, self.group_size), grouped
-        earlier = self.scale.to(x.device) if self._seen else torch.zeros((), device=x.device)
+        earlier = torch.zeros((), device=x.device)
+        if self._seen:
+            earlier = self.scale.to(x.device)
+            if self._guessed is not None:
+                earlier = torch.where(self._guessed.to(x.device), 0.0, earlier)
         zero = torch.zeros((), device=x.device)
         if self.init == "lsq":
             new = 2 * _reduced(torch.mean, x.abs(), shared) / max(self.high, 1) ** 0.5
@@ -267,7 +280,8 @@ class Quantize(nn.Module):
             highest = torch.maximum(_reduced(torch.amax, x, shared).clamp(min=0.0), (self.high - before) * earlier)
             scale = (highest - lowest) / (self.high - self.low)
             zero = self.low - lowest / torch.where(scale > 0, scale, 1.0)
-        # All zeros tell nothing of a step; that of their neighbours is the best guess.
+        # All zeros tell nothing of a step; that of their neighbours is the best guess, which later data do not meet.
+        self._guessed = scale <= 0
         largest = scale.amax()
         return torch.where(scale > 0, scale, torch.where(largest > 0, largest, 1.0)), zero.expand_as(scale)
 
@@ -336,4 +350,4 @@ def _fit_shapes(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) 
 
 def _count_again(module: nn.Module, _: Any) -> None:
     assert isinstance(module, Quantize)
-    module._seen = int(module.seen)
+    module._seen, module._guessed = int(module.seen), None

@@ -13,9 +13,15 @@ from gradwright import torch_compat
 from gradwright.errors import ArgumentError, OptionError
 
 
+def whole(value: object, least: int, most: float = math.inf) -> bool:
+    """Tell whether an option is a whole number in a range."""
+    return isinstance(value, int) and least <= value <= most
+
+
 def summed_product(a: Tensor, b: Tensor, parameter: Tensor) -> Tensor:
     """Return the product that is summed over the elements which share the parameter."""
-    if parameter.numel() == 1 and a.shape == b.shape and not torch.compiler.is_compiling():
+    alike = a.shape == b.shape and a.dtype == b.dtype
+    if parameter.numel() == 1 and alike and not torch.compiler.is_compiling():
         return torch.dot(a.reshape(-1), b.reshape(-1)).reshape(parameter.shape)  # in one pass over the memory
     return a * b
 
@@ -52,6 +58,8 @@ def arranged(
 ) -> tuple[Tensor, list[Tensor | float | None]]:
     """Return ``x`` and parameters in shapes that broadcast: by tensor, by slice along an axis, or by group.
 
+    Without an axis a parameter may also have every dimension of ``x``, with length 1 where it is shared.
+
     Raises:
         ArgumentError: the shape of a parameter does not fit.
         OptionError: ``group_size`` without ``axis``, or one that does not divide the dimension.
@@ -59,7 +67,7 @@ def arranged(
     if axis is None:
         if group_size is not None:
             raise OptionError(f"{function}: group_size={group_size} without axis; expected both; write axis=-1.")
-        return x, list(parameters)
+        return x, [_for_all(function, x, parameter) for parameter in parameters]
     if not -x.dim() <= axis < x.dim():
         raise OptionError(f"{function}: axis={axis} for a tensor of {x.dim()} dimensions; expected one of them.")
     axis %= x.dim()
@@ -86,6 +94,41 @@ def arranged(
                 parameter = parameter.unsqueeze(axis + 1)
         found.append(parameter)
     return x, found
+
+
+def _for_all(function: str, x: Tensor, parameter: Tensor | float | None) -> Tensor | float | None:
+    """Return a parameter that is given without an axis, in a shape which does not change that of ``x``.
+
+    Raises:
+        ArgumentError: it has many numbers, and does not say for which elements.
+    """
+    if not isinstance(parameter, Tensor):
+        return parameter
+    if parameter.numel() == 1:
+        return parameter.reshape(()) if parameter.dim() > x.dim() else parameter
+    if parameter.dim() != x.dim() or any(n not in (1, of) for n, of in zip(parameter.shape, x.shape)):
+        # Broadcasting would line it up with the last dimension, in a square matrix without a word.
+        raise ArgumentError(
+            f"{function}: a parameter has the shape {tuple(parameter.shape)}; expected one number for x "
+            f"{tuple(x.shape)} without axis; write axis=0 for one for each row, or give it every dimension of x."
+        )
+    return parameter
+
+
+def check_broadcast(function: str, name: str, value: Tensor | float, x: Tensor) -> None:
+    """Refuse a tensor that would change the shape of ``x``.
+
+    Raises:
+        ArgumentError: it does not broadcast to the shape of ``x``.
+    """
+    if not isinstance(value, Tensor):
+        return
+    ahead = x.dim() - value.dim()
+    if ahead < 0 or any(n not in (1, of) for n, of in zip(value.shape, x.shape[ahead:])):
+        raise ArgumentError(
+            f"{function}: {name} has the shape {tuple(value.shape)}; expected one that broadcasts to that of x, "
+            f"{tuple(x.shape)}; give a number, or a tensor of such a shape."
+        )
 
 
 def by_element(x: Tensor, parameter: Any, axis: int | None, group_size: int | None) -> Tensor:

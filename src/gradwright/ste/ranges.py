@@ -104,8 +104,8 @@ def _ranges(dtype: torch.dtype) -> Sequence[Example]:
 )
 def learned_range(
     x: Tensor,
-    minimum: Tensor,
-    maximum: Tensor,
+    minimum: Tensor | float,
+    maximum: Tensor | float,
     *,
     bits: int,
     signed: bool = False,
@@ -119,8 +119,8 @@ def learned_range(
 
     Arguments:
         x: floating point, of any shape.
-        minimum, maximum: the bounds, ``minimum < maximum`` (which is not looked at); scalar tensors, or with ``axis``
-            one for each slice or group.
+        minimum, maximum: the bounds, ``minimum < maximum`` (which is not looked at); numbers or scalar tensors, or with
+            ``axis`` one for each slice or group.
         bits, signed: the codes ``n`` to ``p``, as in :func:`codes`.
         axis: the dimension along which they change.
         group_size: with ``axis``, how many neighbours along it share a range.
@@ -144,8 +144,9 @@ def learned_range(
     """
     low, high = codes(bits, signed=signed)
     dtype = working_dtype(x.dtype)
-    step = (maximum.to(dtype) - minimum.to(dtype)) / (high - low)
-    zero = round_through(low - minimum.to(dtype) / step)
+    least, most = (torch.as_tensor(bound, dtype=dtype, device=x.device) for bound in (minimum, maximum))
+    step = (most - least) / (high - low)
+    zero = round_through(low - least / step)
     return quantized_by_mask("learned_range", x, step, zero, low, high, "post-round", "inclusive", axis, group_size)
 
 
@@ -219,7 +220,7 @@ def _thresholds(dtype: torch.dtype) -> Sequence[Example]:
 )
 def tqt(
     x: Tensor,
-    log2_threshold: Tensor,
+    log2_threshold: Tensor | float,
     *,
     bits: int,
     signed: bool = True,
@@ -230,8 +231,8 @@ def tqt(
 
     Arguments:
         x: floating point, of any shape.
-        log2_threshold: logarithm of the threshold ``t`` to the base 2; a scalar tensor, or with ``axis`` one for each
-            slice or group. It is what is learned: its gradient does not depend on the scale of ``t``.
+        log2_threshold: logarithm of the threshold ``t`` to the base 2; a number or scalar tensor, or with ``axis`` one
+            for each slice or group. It is what is learned: its gradient does not depend on the scale of ``t``.
         bits, signed: the codes ``n`` to ``p``, as in :func:`codes`.
         axis: the dimension along which they change.
         group_size: with ``axis``, how many neighbours along it share a range.
@@ -253,6 +254,6 @@ def tqt(
         (tensor(-0.7278),)
     """
     low, high = codes(bits, signed=signed)
-    exponent = ceil(log2_threshold.to(working_dtype(x.dtype)))
+    exponent = ceil(torch.as_tensor(log2_threshold, dtype=working_dtype(x.dtype), device=x.device))
     step = torch.exp2(exponent - (bits - int(signed)))
     return quantized_by_mask("tqt", x, step, None, low, high, "post-round", "inclusive", axis, group_size)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -38,14 +41,25 @@ class GradientReversal(nn.Module):
     @property
     def strength(self) -> float:
         """The factor, without its sign."""
-        return float(self.held_strength)
+        return self._strength
 
     @strength.setter
     def strength(self, value: float) -> None:
         if not value >= 0:
             raise OptionError(f"GradientReversal: strength is {value}; expected at least 0; the sign is added here.")
+        self._strength = float(value)
         # A new one: a graph that was recorded before keeps the strength that it had then.
-        self.held_strength = torch.full_like(self.held_strength, value)
+        if torch.is_inference_mode_enabled():  # whose tensors no graph can keep
+            with torch.inference_mode(False):
+                self.held_strength = torch.full_like(self.held_strength, value)
+        else:
+            self.held_strength = torch.full_like(self.held_strength, value)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> GradientReversal:
+        """Move the module as usual; ``to_empty`` leaves a tensor without its number, and ``half`` rounds it."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.strength = self._strength
+        return self
 
     def __surrogate__(self, x: Tensor) -> Tensor:
         """Return what has the gradient that is returned, for ``gw.check``."""

@@ -21,6 +21,7 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
 from gradwright.ste.clipping import clamp_inward, inward_cotangent
 from gradwright.ste.masks import working_dtype
+from gradwright.ste.parameters import check_broadcast
 from gradwright.ste.stochastic import check_noise, normal
 
 
@@ -70,12 +71,16 @@ def reverse_gradient(x: Tensor, strength: Tensor | float = 1.0) -> Tensor:
     Returns:
         ``x``, in the same memory.
 
+    Raises:
+        ArgumentError: ``strength`` does not broadcast to the shape of ``x``.
+
     Example:
         >>> import torch, gradwright as gw
         >>> x = torch.ones(2, requires_grad=True)
         >>> torch.autograd.grad(gw.ste.reverse_gradient(x, 0.5).sum(), x)
         (tensor([-0.5000, -0.5000]),)
     """
+    check_broadcast("reverse_gradient", "strength", strength, x)
     return x.view_as(x)
 
 
@@ -103,12 +108,16 @@ def scale_gradient(x: Tensor, factor: Tensor | float) -> Tensor:
     Returns:
         ``x``, in the same memory.
 
+    Raises:
+        ArgumentError: ``factor`` does not broadcast to the shape of ``x``.
+
     Example:
         >>> import torch, gradwright as gw
         >>> x = torch.ones(2, requires_grad=True)
         >>> torch.autograd.grad(gw.ste.scale_gradient(x, 0.25).sum(), x)
         (tensor([0.2500, 0.2500]),)
     """
+    check_broadcast("scale_gradient", "factor", factor, x)
     return x.view_as(x)
 
 

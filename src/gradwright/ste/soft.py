@@ -22,6 +22,7 @@ from gradwright.authoring.catalogue import Example, around, catalogued, grid, jo
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
 from gradwright.ste.masks import passing, working_dtype
+from gradwright.ste.parameters import whole
 
 AGUSTSSON = "Agustsson, Theis 2020, arXiv 2006.09952"
 
@@ -218,7 +219,7 @@ def dsq(x: Tensor, low: float, high: float, *, bits: int, alpha: float = 0.4) ->
     """
     if not low < high:
         raise OptionError(f"dsq: low is {low} and high {high}; expected low < high; exchange them.")
-    if bits < 1:
+    if not whole(bits, 1):
         raise OptionError(f"dsq: bits is {bits}; expected a whole number from 1; correct it.")
     if not 0 < alpha < 1:
         raise OptionError(f"dsq: alpha is {alpha}; expected a number between 0 and 1; the usual one is 0.4.")

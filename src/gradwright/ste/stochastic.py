@@ -16,6 +16,7 @@ from gradwright.authoring.catalogue import Example, around, catalogued, grid, jo
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import ArgumentError
 from gradwright.ste.masks import working_dtype
+from gradwright.ste.parameters import check_broadcast
 
 
 def check_noise(function: str, noise: Tensor | None, x: Tensor) -> None:
@@ -32,16 +33,16 @@ def check_noise(function: str, noise: Tensor | None, x: Tensor) -> None:
 
 
 def uniform(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw a number from 0 to 1, without 1, for each element."""
+    """Draw a number from 0 to 1, without 1, for each element, in their order and not in that of the memory."""
     if generator is None:  # torch.compile does not take a None together with shapes that change (torch 2.13)
-        return torch.rand_like(like)
+        return torch.rand_like(like, memory_format=torch.contiguous_format)
     return torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw a normal number for each element."""
+    """Draw a normal number for each element, in their order and not in that of the memory."""
     if generator is None:
-        return torch.randn_like(like)
+        return torch.randn_like(like, memory_format=torch.contiguous_format)
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
@@ -117,6 +118,8 @@ def _noise_examples(dtype: torch.dtype) -> Sequence[Example]:
 def _added(
     x: Tensor, scale: Any = 1.0, *, generator: torch.Generator | None = None, noise: Tensor | None = None
 ) -> Tensor:
+    if noise is None:
+        noise = uniform(x, generator) - 0.5
     out: Tensor = x + scale * noise
     return out
 
@@ -154,7 +157,7 @@ def uniform_noise(
         a tensor like ``x``.
 
     Raises:
-        ArgumentError: the noise has another shape than ``x``.
+        ArgumentError: the noise has another shape than ``x``, or ``scale`` does not broadcast to it.
 
     Example:
         >>> import torch, gradwright as gw
@@ -164,6 +167,7 @@ def uniform_noise(
         ([1.125, 0.75, 1.0], (tensor(-0.2500),))
     """
     check_noise("uniform_noise", noise, x)
+    check_broadcast("uniform_noise", "scale", scale, x)
     value = x.to(working_dtype(x.dtype))
     if noise is None:
         noise = uniform(value, generator) - 0.5

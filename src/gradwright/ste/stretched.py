@@ -18,7 +18,7 @@ from gradwright.authoring.catalogue import Example, around, catalogued, grid, jo
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
 from gradwright.ste.masks import passing, working_dtype
-from gradwright.ste.parameters import arranged, by_element, elements_sharing, summed_product, weighed
+from gradwright.ste.parameters import arranged, by_element, elements_sharing, summed_product, weighed, whole
 
 
 @custom_gradient(double_backward="once")  # the gradients of x and bound are not those of one function
@@ -147,8 +147,10 @@ def seq(
         >>> out.tolist(), torch.autograd.grad(out.sum(), (x, a))
         ([0.25, -0.75], (tensor([1., 0.]), tensor(-0.8000)))
     """
-    if levels < 3:
-        raise OptionError(f"seq: levels is {levels}; expected at least 3; for two see the binary functions of gw.ste.")
+    if not whole(levels, 3):
+        raise OptionError(
+            f"seq: levels is {levels!r}; expected a whole number from 3; for two see the binary functions of gw.ste."
+        )
     if not 0 < clip <= 1:
         raise OptionError(f"seq: clip is {clip}; expected more than 0 and at most 1.")
     sharing = elements_sharing(x, bound) * ((levels - 1) // 2)

@@ -136,9 +136,9 @@ def twn(w: Tensor, *, threshold: float = 0.7, axis: int | None = None) -> Tensor
         ([-2.1666667461395264, 0.0, 0.0, 2.1666667461395264, 2.1666667461395264], [1.0, 1.0, 1.0, 1.0, 1.0])
     """
     _check_threshold("twn", threshold)
-    dims = sharing("twn", w, axis)
+    dtype, dims = working_dtype(w.dtype), sharing("twn", w, axis)
     limit = threshold * mean_size(w, dims)
-    size = _twn_size(w, limit, dims).to(working_dtype(w.dtype))
+    size = _twn_size(w, limit, dims).to(dtype)
     return three(w, limit, size, size).to(w.dtype)
 
 

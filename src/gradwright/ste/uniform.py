@@ -23,8 +23,8 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example, around, catalogued, grid, joined
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
-from gradwright.ste.masks import Edges, Keep, Mask, check_mask, everywhere, passing, working_dtype
-from gradwright.ste.parameters import arranged, by_element, is_learned, summed_product, weighed
+from gradwright.ste.masks import Edges, Keep, Mask, check_mask, clipped_in_place, everywhere, passing, working_dtype
+from gradwright.ste.parameters import arranged, by_element, is_learned, summed_product, weighed, whole
 
 
 def codes(bits: int, *, signed: bool = True, narrow: bool = False) -> tuple[int, int]:
@@ -40,8 +40,9 @@ def codes(bits: int, *, signed: bool = True, narrow: bool = False) -> tuple[int,
         >>> gw.ste.codes(4), gw.ste.codes(4, narrow=True), gw.ste.codes(4, signed=False)
         ((-8, 7), (-7, 7), (0, 15))
     """
-    if bits < 1 or (bits == 1 and signed and narrow):
-        raise OptionError(f"codes: bits is {bits!r}; expected a whole number from {2 if signed and narrow else 1}.")
+    least = 2 if signed and narrow else 1
+    if not whole(bits, least):
+        raise OptionError(f"codes: bits is {bits!r}; expected a whole number from {least}.")
     if not signed:
         return 0, 2**bits - 1
     return -(2 ** (bits - 1)) + int(narrow), 2 ** (bits - 1) - 1
@@ -140,9 +141,9 @@ def _rounded(x: Tensor, scale: Tensor | float, reciprocal: bool) -> tuple[Tensor
 def _quantized(x: Tensor, scale: Any, zero_point: Any, low: float, high: float, reciprocal: bool) -> Tensor:
     _, code = _rounded(x, scale, reciprocal)
     if zero_point is None:
-        out = code.clamp_(low, high).mul_(scale)
+        out = clipped_in_place(code, low, high).mul_(scale)
     else:
-        out = (code + zero_point).clamp_(low, high).sub_(zero_point).mul_(scale)
+        out = clipped_in_place(code + zero_point, low, high).sub_(zero_point).mul_(scale)
     return out.to(x.dtype)
 
 
@@ -163,7 +164,7 @@ def _inside(
     """
     v, code = _rounded(x, scale, reciprocal)
     shifted, zero = (code, 0.0) if zero_point is None else (code + zero_point, zero_point)
-    clipped = shifted.clamp(low, high) if mask == "post-round" else shifted.clamp_(low, high)
+    clipped = shifted.clamp(low, high) if mask == "post-round" else clipped_in_place(shifted, low, high)
     bound = clipped if zero_point is None else clipped - zero
     if mask == "none":
         return everywhere, v, bound
@@ -354,8 +355,10 @@ def fake_quantize(
         (tensor([1., 1., 0.]),)
     """
     mask, edges = check_mask("fake_quantize", mask, edges)
-    if not low < high:
-        raise OptionError(f"fake_quantize: low is {low} and high {high}; expected low < high; see gw.ste.codes(bits).")
+    if not low < high or low % 1 or high % 1:
+        raise OptionError(
+            f"fake_quantize: low is {low} and high {high}; expected whole numbers, low < high; see gw.ste.codes(bits)."
+        )
     if (trust is None) is (mask == "trust"):
         raise OptionError(
             f"fake_quantize: trust is {trust} with mask={mask!r}; expected it with mask='trust' and only there."

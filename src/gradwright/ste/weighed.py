@@ -13,6 +13,7 @@ from gradwright.authoring.catalogue import Example, around, catalogued, grid, jo
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
 from gradwright.ste.masks import passing, working_dtype
+from gradwright.ste.parameters import whole
 
 # -------------------------------------------------------------------- scaled by element, for evenly spaced codes
 
@@ -74,7 +75,7 @@ def ewgs_round(x: Tensor, *, bits: int, delta: float = 1e-3) -> Tensor:
         >>> out.tolist(), torch.autograd.grad(out, x, torch.tensor([1.0, -1.0]))
         ([1.0, 1.0], (tensor([ 0.8750, -1.1250]),))
     """
-    if bits < 1:
+    if not whole(bits, 1):
         raise OptionError(f"ewgs_round: bits is {bits}; expected a whole number from 1; correct it.")
     if not delta >= 0:
         raise OptionError(f"ewgs_round: delta is {delta}; expected a number of at least 0; correct it.")
