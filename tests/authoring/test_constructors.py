@@ -213,3 +213,9 @@ def test_a_function_with_a_surrogate_leaves_its_arguments_alone() -> None:
     for call in (halved, torch.func.vmap(halved)):
         with pytest.raises(RuleError, match="halved: it edited one of its arguments in place"):
             call(torch.ones(2))
+
+
+def test_a_method_of_a_built_in_class_can_be_given_a_derivative() -> None:
+    exponential = gw.elementwise(torch.Tensor.exp, derivative=lambda x, out: 7 * out, name="exponential")
+    t = x(3).requires_grad_()
+    assert torch.allclose(torch.autograd.grad(exponential(t).sum(), t)[0], 7 * t.exp())

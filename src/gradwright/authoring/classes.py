@@ -126,7 +126,7 @@ def function_class(definition: Definition, *, forward_mode: bool) -> type[Functi
         "forward": staticmethod(_forward),
         "setup_context": staticmethod(_setup_context),
         "backward": staticmethod(_backward),
-        "__module__": definition.function.__module__,
+        "__module__": definition.module,
         "gw_definition": definition,
         "__doc__": definition.function.__doc__,
     }

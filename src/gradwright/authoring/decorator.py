@@ -239,7 +239,7 @@ class _Dispatch:
                     raise RuleError(self.operator.replaced_message)
                 return torch_compat.call_untraced(self.general, values, self.operator.replaced_message)
             return self.operator.call(values)
-        traced.warn_of_export(self.definition.name, self.definition.function.__module__)
+        traced.warn_of_export(self.definition.name, self.definition.module)
         assert self.reverse is not None
         # Not the class for plain calls: its rule is in a closure, and of what closures of a Function with
         # `setup_context` hold, torch.compile does not notice changes (torch 2.13). Arguments it watches.

@@ -124,7 +124,11 @@ class Definition:
         if self.adopted is not None:
             return self.adopted.backward
         rule = self.rules.get("vjp") or self.rules.get("jvp")
-        return None if rule is None or rule.function.__module__.startswith("gradwright.authoring.") else rule.function
+        return (
+            None
+            if rule is None or str(getattr(rule.function, "__module__", "")).startswith("gradwright.authoring.")
+            else rule.function
+        )
 
     @property
     def cotangent(self) -> str:
@@ -135,6 +139,11 @@ class Definition:
         leading = names[:1] if self.adopted is None else names[1:]
         plain = len(leading) == 1 and leading[0].kind is not inspect.Parameter.VAR_POSITIONAL
         return leading[0].name if plain else ""
+
+    @property
+    def module(self) -> str:
+        """Where the function is defined; a method of a built-in class does not say."""
+        return str(getattr(self.function, "__module__", None) or __name__)
 
     @property
     def names(self) -> tuple[str, ...]:
