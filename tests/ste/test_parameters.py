@@ -93,7 +93,7 @@ def test_bits_and_codes_are_whole_numbers() -> None:
         gw.ste.seq(x, 1.0, levels=3.5)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"exponent_bits is 2.5; expected a whole number from 1 to 8"):
         gw.ste.minifloat(x, exponent_bits=2.5, mantissa_bits=1)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match=r"low is -4.5 and high 3; expected whole numbers"):
+    with pytest.raises(OptionError, match=r"low is -4.5 and high 3; expected low < high, whole numbers"):
         gw.ste.fake_quantize(x, 0.5, low=-4.5, high=3)  # type: ignore[arg-type]
 
 

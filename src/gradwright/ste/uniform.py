@@ -357,7 +357,7 @@ def fake_quantize(
     mask, edges = check_mask("fake_quantize", mask, edges)
     if not low < high or low % 1 or high % 1:
         raise OptionError(
-            f"fake_quantize: low is {low} and high {high}; expected whole numbers, low < high; see gw.ste.codes(bits)."
+            f"fake_quantize: low is {low} and high {high}; expected low < high, whole numbers; see gw.ste.codes(bits)."
         )
     if (trust is None) is (mask == "trust"):
         raise OptionError(
