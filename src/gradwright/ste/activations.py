@@ -21,12 +21,12 @@ from gradwright.ste.uniform import codes
 
 
 @custom_gradient
-def _clipped(x: Tensor, bound: Tensor | float, high: int) -> Tensor:
+def _pact(x: Tensor, bound: Tensor | float, high: int) -> Tensor:
     return on_bound(x, bound, 0, high).to(x.dtype)
 
 
-@_clipped.vjp
-def _clipped_vjp(g: Tensor, x: Tensor, bound: Any, needs: Mapping[str, bool]) -> dict[str, Tensor]:
+@_pact.vjp
+def _pact_vjp(g: Tensor, x: Tensor, bound: Any, needs: Mapping[str, bool]) -> dict[str, Tensor]:
     g = g.to(working_dtype(x.dtype))
     with torch.no_grad():  # where the gradient passes is a constant
         wide = x.to(g.dtype)
@@ -114,4 +114,4 @@ def pact(
     _, high = codes(bits, signed=False)
     grouped, (most,) = arranged("pact", x, (bound,), axis, group_size)
     assert most is not None
-    return _clipped(grouped, most, high).reshape(x.shape)
+    return _pact(grouped, most, high).reshape(x.shape)

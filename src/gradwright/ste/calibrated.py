@@ -25,12 +25,12 @@ from gradwright.ste.uniform import codes
 
 
 @custom_gradient(nondiff=("amax",))
-def _on_absmax(x: Tensor, amax: Tensor | float, low: int, high: int, mask: str) -> Tensor:
+def _absmax(x: Tensor, amax: Tensor | float, low: int, high: int, mask: str) -> Tensor:
     return on_bound(x, amax, low, high).to(x.dtype)
 
 
-@_on_absmax.vjp
-def _on_absmax_vjp(g: Tensor, x: Tensor, amax: Any, mask: str) -> dict[str, Tensor]:
+@_absmax.vjp
+def _absmax_vjp(g: Tensor, x: Tensor, amax: Any, mask: str) -> dict[str, Tensor]:
     if mask == "none":
         return {"x": g}
     g = g.to(working_dtype(x.dtype))
@@ -155,7 +155,7 @@ def absmax(
         raise OptionError(f"absmax: bits is {bits} with signed codes; expected at least 2, or signed=False.")
     grouped, (most,) = arranged("absmax", x, (amax,), axis, group_size)
     assert most is not None
-    return _on_absmax(grouped, most, low, high, mask).reshape(x.shape)
+    return _absmax(grouped, most, low, high, mask).reshape(x.shape)
 
 
 # -------------------------------------------------------------------- QuEST
@@ -190,12 +190,12 @@ def quest_scale(x: Tensor, bits: int, *, axis: int | None = None, group_size: in
 
 
 @custom_gradient(nondiff=("scale",))
-def _trusted(x: Tensor, scale: Tensor | float, most: float, trust: float) -> Tensor:
+def _quest(x: Tensor, scale: Tensor | float, most: float, trust: float) -> Tensor:
     return _halves(x.to(working_dtype(x.dtype)) / scale, most).mul_(scale).to(x.dtype)
 
 
-@_trusted.vjp
-def _trusted_vjp(g: Tensor, x: Tensor, scale: Any, most: float, trust: float) -> dict[str, Tensor]:
+@_quest.vjp
+def _quest_vjp(g: Tensor, x: Tensor, scale: Any, most: float, trust: float) -> dict[str, Tensor]:
     g = g.to(working_dtype(x.dtype))
     with torch.no_grad():  # where the gradient passes is a constant
         v = x.to(g.dtype) / scale
@@ -309,4 +309,4 @@ def quest(
     measured = quest_scale(x, bits, axis=axis, group_size=group_size) if scale is None else scale
     grouped, (step,) = arranged("quest", x, (measured,), axis, group_size)
     assert step is not None
-    return _trusted(grouped, step, (2**bits - 1) / 2, trust / 2).reshape(x.shape)
+    return _quest(grouped, step, (2**bits - 1) / 2, trust / 2).reshape(x.shape)

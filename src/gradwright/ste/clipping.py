@@ -143,13 +143,13 @@ def _clamp_vjp(g: Tensor, x: Tensor, low: float | None, high: float | None, mask
 
 
 @custom_gradient
-def _between(x: Tensor, low: Tensor | float, high: Tensor | float, edges: Edges) -> Tensor:
+def _clamp_learned(x: Tensor, low: Tensor | float, high: Tensor | float, edges: Edges) -> Tensor:
     """Clip to bounds that are broadcast against ``x``; see :func:`clamp_learned`."""
     return _one_of_three(x, low, high, edges)
 
 
-@_between.vjp
-def _between_vjp(
+@_clamp_learned.vjp
+def _clamp_learned_vjp(
     g: Tensor, x: Tensor, low: Any, high: Any, edges: Edges, needs: Mapping[str, bool]
 ) -> dict[str, Tensor]:
     g = g.to(working_dtype(x.dtype))
@@ -247,7 +247,7 @@ def clamp_learned(
     _, (least, most) = arranged("clamp_learned", x, (low, high), axis, None)
     assert least is not None
     assert most is not None
-    return _between(x, least, most, edges)
+    return _clamp_learned(x, least, most, edges)
 
 
 # -------------------------------------------------------------------- a gradient that leads back into the range

@@ -24,12 +24,12 @@ DOREFA = "Zhou et al. 2016, DoReFa-Net, arXiv 1606.06160"
 
 
 @custom_gradient
-def _unit(x: Tensor, high: int) -> Tensor:
+def _dorefa_activations(x: Tensor, high: int) -> Tensor:
     return on_bound(x, 1.0, 0, high).to(x.dtype)
 
 
-@_unit.vjp
-def _unit_vjp(g: Tensor, x: Tensor) -> dict[str, Tensor]:
+@_dorefa_activations.vjp
+def _dorefa_activations_vjp(g: Tensor, x: Tensor) -> dict[str, Tensor]:
     dtype = working_dtype(x.dtype)
     with torch.no_grad():
         within = passing(x.to(dtype), 0.0, 1.0, "inclusive")
@@ -74,22 +74,22 @@ def dorefa_activations(x: Tensor, *, bits: int) -> Tensor:
         >>> out.tolist(), torch.autograd.grad(out.sum(), x)
         ([0.0, 0.0, 1.0, 1.0], (tensor([0., 1., 1., 0.]),))
     """
-    return _unit(x, codes(bits, signed=False)[1])
+    return _dorefa_activations(x, codes(bits, signed=False)[1])
 
 
 # -------------------------------------------------------------------- weights
 
 
 @custom_gradient(double_backward="once")  # the maximum is held constant, so that the rule is no function's gradient
-def _squeezed(x: Tensor, high: int) -> Tensor:
+def _dorefa_weights(x: Tensor, high: int) -> Tensor:
     squeezed, largest = _tanh(x)
     # Codes from -high to high in steps of two, divided once: the values are rounded correctly.
     code = squeezed.mul_(0.5 / largest).add_(0.5).mul_(high).round_()
     return code.mul_(2).sub_(high).div_(high).to(x.dtype)
 
 
-@_squeezed.vjp
-def _squeezed_vjp(g: Tensor, x: Tensor) -> dict[str, Tensor]:
+@_dorefa_weights.vjp
+def _dorefa_weights_vjp(g: Tensor, x: Tensor) -> dict[str, Tensor]:
     squeezed, largest = _tanh(x)
     return {"x": (1 - squeezed * squeezed) * (g.to(squeezed.dtype) / largest)}
 
@@ -151,19 +151,19 @@ def dorefa_weights(x: Tensor, *, bits: int) -> Tensor:
         >>> gw.ste.dorefa_weights(w, bits=1).tolist()
         [-1.0, 1.0, 1.0]
     """
-    return _squeezed(x, codes(bits, signed=False)[1])
+    return _dorefa_weights(x, codes(bits, signed=False)[1])
 
 
 # -------------------------------------------------------------------- gradients
 
 
 @custom_gradient(double_backward="once", forward_mode="none")
-def _coarse(x: Tensor, high: int, noise: bool, generator: torch.Generator | None) -> Tensor:
+def _dorefa_gradients(x: Tensor, high: int, noise: bool, generator: torch.Generator | None) -> Tensor:
     return x.clone()
 
 
-@_coarse.vjp
-def _coarse_vjp(g: Tensor, high: int, noise: bool, generator: Any) -> dict[str, Tensor]:
+@_dorefa_gradients.vjp
+def _dorefa_gradients_vjp(g: Tensor, high: int, noise: bool, generator: Any) -> dict[str, Tensor]:
     if g.numel() == 0:
         return {"x": g}
     wide = g.to(working_dtype(g.dtype))
@@ -229,4 +229,4 @@ def dorefa_gradients(x: Tensor, *, bits: int, noise: bool = True, generator: tor
         >>> torch.autograd.grad(out, x, torch.tensor([3.0, 0.9, -1.2]))
         (tensor([ 3.,  1., -1.]),)
     """
-    return _coarse(x, codes(bits, signed=False)[1], noise, generator)
+    return _dorefa_gradients(x, codes(bits, signed=False)[1], noise, generator)

@@ -63,14 +63,14 @@ def lsq_scale(
 
 
 @custom_gradient(double_backward="once")  # the gradients of x, scale and offset are not those of one function
-def _with_offset(
+def _lsq_plus(
     x: Tensor, scale: Tensor | float, offset: Tensor | float, low: int, high: int, gradient_scale: float
 ) -> Tensor:
     return clipped_in_place(_shifted(x, scale, offset).round_(), low, high).mul_(scale).add_(offset).to(x.dtype)
 
 
-@_with_offset.vjp
-def _with_offset_vjp(
+@_lsq_plus.vjp
+def _lsq_plus_vjp(
     g: Tensor,
     x: Tensor,
     scale: Any,
@@ -302,4 +302,4 @@ def lsq_plus(
     grouped, (step, shift) = arranged("lsq_plus", x, (scale, offset), axis, group_size)
     assert step is not None
     assert shift is not None
-    return _with_offset(grouped, step, shift, low, high, factor).reshape(x.shape)
+    return _lsq_plus(grouped, step, shift, low, high, factor).reshape(x.shape)

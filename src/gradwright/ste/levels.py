@@ -81,13 +81,13 @@ mean of what goes to it (Lloyd's condition)."""
 
 
 @custom_gradient
-def _half_normal(x: Tensor, bits: int) -> Tensor:
+def _hwgq(x: Tensor, bits: int) -> Tensor:
     positive = HALF_NORMAL_LEVELS[bits]
     return nearest(x.to(working_dtype(x.dtype)), positive, (0.0, *between(positive))).to(x.dtype)
 
 
-@_half_normal.vjp
-def _half_normal_vjp(g: Tensor, x: Tensor, bits: int) -> dict[str, Tensor]:
+@_hwgq.vjp
+def _hwgq_vjp(g: Tensor, x: Tensor, bits: int) -> dict[str, Tensor]:
     g = g.to(working_dtype(x.dtype))
     with torch.no_grad():  # where the gradient passes is a constant
         wide = x.to(g.dtype)
@@ -139,7 +139,7 @@ def hwgq(x: Tensor, *, bits: int) -> Tensor:
     """
     if bits not in HALF_NORMAL_LEVELS:
         raise OptionError(f"hwgq: bits is {bits}; expected one of {', '.join(map(str, HALF_NORMAL_LEVELS))}.")
-    return _half_normal(x, bits)
+    return _hwgq(x, bits)
 
 
 # -------------------------------------------------------------------- APoT
@@ -176,12 +176,12 @@ def apot_levels(bits: int, *, signed: bool = True) -> tuple[float, ...]:
 
 
 @custom_gradient(double_backward="once")  # the gradients of x and bound are not those of one function
-def _on_sums(x: Tensor, bound: Tensor | float, bits: int, signed: bool) -> Tensor:
+def _apot(x: Tensor, bound: Tensor | float, bits: int, signed: bool) -> Tensor:
     return _level(x.to(working_dtype(x.dtype)) / bound, bits, signed).mul_(bound).to(x.dtype)
 
 
-@_on_sums.vjp
-def _on_sums_vjp(
+@_apot.vjp
+def _apot_vjp(
     g: Tensor, x: Tensor, bound: Any, bits: int, signed: bool, needs: Mapping[str, bool]
 ) -> dict[str, Tensor]:
     g = g.to(working_dtype(x.dtype))
@@ -302,4 +302,4 @@ def apot(
     apot_levels(bits, signed=signed)
     grouped, (most,) = arranged("apot", x, (bound,), axis, group_size)
     assert most is not None
-    return _on_sums(grouped, most, bits, signed).reshape(x.shape)
+    return _apot(grouped, most, bits, signed).reshape(x.shape)

@@ -32,7 +32,7 @@ RANGE_MASKS: tuple[RangeMask, ...] = ("range", "none")
 
 
 @custom_gradient(nondiff=("scale", "bound"))
-def fixed(
+def minifloat_fixed(
     x: Tensor,
     scale: Tensor | float,
     bound: Tensor | float,
@@ -49,8 +49,8 @@ def fixed(
     return (rounded(v, mantissa_bits, smallest_normal, top_binade, largest, overflow) * scale).to(x.dtype)
 
 
-@fixed.vjp
-def fixed_vjp(g: Tensor, x: Tensor, bound: Any, mask: RangeMask, edges: Edges) -> dict[str, Tensor]:
+@minifloat_fixed.vjp
+def minifloat_fixed_vjp(g: Tensor, x: Tensor, bound: Any, mask: RangeMask, edges: Edges) -> dict[str, Tensor]:
     if mask == "none":
         return {"x": g}
     with torch.no_grad():  # where the gradient passes is a constant
@@ -59,7 +59,7 @@ def fixed_vjp(g: Tensor, x: Tensor, bound: Any, mask: RangeMask, edges: Edges) -
 
 
 @custom_gradient(double_backward="once", nondiff=("bound",))  # the gradients are not those of one function
-def learned(
+def minifloat_learned(
     x: Tensor,
     scale: Tensor | float,
     bound: Tensor | float,
@@ -71,13 +71,13 @@ def learned(
     mask: RangeMask,
     edges: Edges,
 ) -> Tensor:
-    """Round to a format with a step that may be learned; as :func:`fixed` else."""
+    """Round to a format with a step that may be learned; as :func:`minifloat_fixed` else."""
     v = x.to(working_dtype(x.dtype)) / scale
     return (rounded(v, mantissa_bits, smallest_normal, top_binade, largest, overflow) * scale).to(x.dtype)
 
 
-@learned.vjp
-def learned_vjp(
+@minifloat_learned.vjp
+def minifloat_learned_vjp(
     g: Tensor,
     x: Tensor,
     scale: Any,
@@ -108,7 +108,7 @@ def _inside(x: Tensor, bound: Any, mask: RangeMask, edges: Edges) -> Keep:
 
 def quantized(x: Tensor, scale: Any, bound: Any, form: Format, saturate: bool, mask: RangeMask, edges: Edges) -> Tensor:
     """Round to a format with a step and the end of the range, each one number or broadcast against ``x``."""
-    core = learned if is_learned(scale) else fixed
+    core = minifloat_learned if is_learned(scale) else minifloat_fixed
     if isinstance(bound, Tensor):
         bound = bound.detach()
     overflow = form.largest if saturate else form.overflow

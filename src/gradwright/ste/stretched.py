@@ -22,12 +22,12 @@ from gradwright.ste.parameters import arranged, by_element, elements_sharing, su
 
 
 @custom_gradient(double_backward="once")  # the gradients of x and bound are not those of one function
-def _stretched(x: Tensor, bound: Tensor | float, levels: int, clip: float, gradient_scale: float) -> Tensor:
+def _seq(x: Tensor, bound: Tensor | float, levels: int, clip: float, gradient_scale: float) -> Tensor:
     return _rounded(x.to(working_dtype(x.dtype)) / bound, levels, clip).mul_(bound).to(x.dtype)
 
 
-@_stretched.vjp
-def _stretched_vjp(
+@_seq.vjp
+def _seq_vjp(
     g: Tensor, x: Tensor, bound: Any, levels: int, clip: float, gradient_scale: float, needs: Mapping[str, bool]
 ) -> dict[str, Tensor]:
     g = g.to(working_dtype(x.dtype))
@@ -157,4 +157,4 @@ def seq(
     factor = 1 / math.sqrt(sharing) if gradient_scale is None else gradient_scale
     grouped, (most,) = arranged("seq", x, (bound,), axis, group_size)
     assert most is not None
-    return _stretched(grouped, most, levels, clip, factor).reshape(x.shape)
+    return _seq(grouped, most, levels, clip, factor).reshape(x.shape)

@@ -52,7 +52,7 @@ def codes(bits: int, *, signed: bool = True, narrow: bool = False) -> tuple[int,
 
 
 @custom_gradient(nondiff=("scale", "zero_point"))
-def fixed(
+def fake_quantize_fixed(
     x: Tensor,
     scale: Tensor | float,
     zero_point: Tensor | float | None,
@@ -67,8 +67,8 @@ def fixed(
     return _quantized(x, scale, zero_point, low, high, reciprocal)
 
 
-@fixed.vjp
-def fixed_vjp(
+@fake_quantize_fixed.vjp
+def fake_quantize_fixed_vjp(
     g: Tensor,
     x: Tensor,
     scale: Any,
@@ -88,7 +88,7 @@ def fixed_vjp(
 
 
 @custom_gradient(double_backward="once")  # the gradients of x and scale are not those of one function
-def learned(
+def fake_quantize_learned(
     x: Tensor,
     scale: Tensor | float,
     zero_point: Tensor | float | None,
@@ -100,12 +100,12 @@ def learned(
     reciprocal: bool,
     gradient_scale: float,
 ) -> Tensor:
-    """Quantise with parameters that may be learned; as :func:`fixed` else."""
+    """Quantise with parameters that may be learned; as :func:`fake_quantize_fixed` else."""
     return _quantized(x, scale, zero_point, low, high, reciprocal)
 
 
-@learned.vjp
-def learned_vjp(
+@fake_quantize_learned.vjp
+def fake_quantize_learned_vjp(
     g: Tensor,
     x: Tensor,
     scale: Any,
@@ -199,8 +199,8 @@ def quantized_by_mask(
     assert step is not None
     arguments = (grouped, step, zero, low, high, mask, edges, trust or 0.0, reciprocal)
     if is_learned(scale) or is_learned(zero_point):
-        return learned(*arguments, gradient_scale).reshape(x.shape)
-    return fixed(*arguments).reshape(x.shape)
+        return fake_quantize_learned(*arguments, gradient_scale).reshape(x.shape)
+    return fake_quantize_fixed(*arguments).reshape(x.shape)
 
 
 # -------------------------------------------------------------------- what users call
