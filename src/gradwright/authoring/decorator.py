@@ -171,8 +171,6 @@ class _Dispatch:
         self.definition = definition
         self.wrapper, self.set_plain = codegen.make_wrapper(definition, self.general, self.compiling)
         self.flat = all(argument.kind != "tree" for argument in definition.arguments)
-        self.plain: type[Function] | None = None
-        """For plain calls; None while they are not known to be plain."""
         self.reverse: type[Function] | None = None
         """For other calls without forward mode and transforms."""
         self.every: type[Function] | None = None
@@ -209,16 +207,15 @@ class _Dispatch:
 
     def _make_classes(self) -> None:
         """Make the classes anew, so that whatever was compiled with the old rules notices (a class is never edited)."""
-        self.plain = self.every = self.reverse = None
+        self.every = self.reverse = None
         self.seen = False
         self.set_plain(self.general)
         if "vjp" in self.definition.rules or "jvp" in self.definition.rules:
             self.reverse = classes.function_class(self.definition, forward_mode=False)
-            outputs = _declared_outputs(self.definition)
-            if self.definition.options.op is not None and not isinstance(outputs, str):
+            if self.definition.options.op is not None:
+                outputs = _declared_outputs(self.definition)
+                assert not isinstance(outputs, str), "refused when the function was decorated"
                 self.operator = Operator(self.definition, outputs)
-            if self._may_be_plain() and not isinstance(outputs, str) and "fwd" not in self.definition.rules:
-                self.plain = plain.make_class(self.definition, plain.Form(outputs))
 
     def _may_be_plain(self) -> bool:
         definition = self.definition
@@ -288,13 +285,16 @@ class _Dispatch:
 
     def _call_plainly(self, result: classes.Result) -> None:
         """Let plain calls take the short way from now on, if what the first call returned allows it."""
-        form = plain.seen_form(self.definition, result)
-        if self.plain is None and form is not None and _declared_outputs(self.definition) in ("unknown", form.outputs):
-            self.plain = plain.make_class(self.definition, form)
-        if self.plain is None:
-            return
-        apply = torch_compat.direct_apply(self.plain)
-        if form is None or not form.keeps:
+        declared = _declared_outputs(self.definition)
+        form: plain.Form | None
+        if isinstance(declared, str) or "fwd" in self.definition.rules:
+            form = plain.seen_form(self.definition, result)
+            if form is None or declared not in ("unknown", form.outputs):
+                return
+        else:
+            form = plain.Form(declared)  # what does not keep to the annotation is told so
+        apply = torch_compat.direct_apply(plain.make_class(self.definition, form))
+        if not form.keeps:
             self.set_plain(apply)
             return
 
