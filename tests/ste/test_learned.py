@@ -76,3 +76,10 @@ def test_errors() -> None:
         gw.ste.lsq_scale(x, 4, group_size=2)
     with pytest.raises(OptionError, match="codes: bits is 0"):
         gw.ste.lsq(x, 1.0, bits=0)
+
+
+def test_the_first_step_of_a_vector_by_element_is_one_for_each() -> None:
+    """PyTorch takes a mean over no dimensions for one over all."""
+    x = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    found = gw.ste.lsq_scale(x, 3, signed=False, axis=0)
+    torch.testing.assert_close(found, 2 * x.abs() / 7**0.5)

@@ -16,6 +16,7 @@ from gradwright.authoring import traced, trees, warned
 from gradwright.authoring.adopted_call import Call, Old, Result
 from gradwright.authoring.adopted_classes import function_class
 from gradwright.authoring.definition import Definition, Options
+from gradwright.authoring.derive import smooth
 from gradwright.authoring.direct import direct_class
 from gradwright.authoring.recording import Context
 from gradwright.errors import DefinitionError, RuleError
@@ -220,7 +221,7 @@ def _any_needs(leaves: Sequence[Tensor]) -> bool:
 def _may_need(leaf: Tensor, everywhere: bool) -> bool:
     if not everywhere:
         return leaf.requires_grad
-    return (leaf.is_floating_point() or leaf.is_complex()) and torch_compat.tracked(leaf)
+    return smooth(leaf) and torch_compat.tracked(leaf)
 
 
 def _read(function: type[Function]) -> tuple[Old, inspect.Signature, bool]:

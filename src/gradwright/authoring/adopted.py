@@ -15,9 +15,9 @@ from torch import Tensor
 from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.authoring.adopted_call import Old, State, first_line, no_transform, versions
-from gradwright.authoring.derive import Meta, NotLinearError, differentiable, meta_of, transpose, zeros
+from gradwright.authoring.derive import Meta, NotLinearError, smooth, transpose, zeros
 from gradwright.authoring.one_by_one import WAYS_OUT, AllUsed, Task, random_states, run, set_random_states
-from gradwright.authoring.recompute import MOVING, STILL, Watch, constants_of, same_values, smooth, watching
+from gradwright.authoring.recompute import MOVING, STILL, Watch, constants_of, same_values, watching
 from gradwright.authoring.recording import Context, Needed
 from gradwright.authoring.returns import fit
 from gradwright.authoring.seal import may_be_differentiated, opaque, seal
@@ -122,7 +122,7 @@ def _for_second(state: State) -> tuple[list[Any], str | None]:
 def _recompute(state: State, own: Sequence[int]) -> str | None:
     """Replace what is neither input nor output by the same computed with gradients on, or return why not."""
     old, result = state.call.old, state.result
-    if not result.kept.numbers and not any(differentiable(meta_of(state.kept[i])) for i in own):
+    if not result.kept.numbers and not any(smooth(state.kept[i]) for i in own):
         return None
     if result.dirty:
         return "changes its inputs in place"
@@ -132,7 +132,7 @@ def _recompute(state: State, own: Sequence[int]) -> str | None:
     left = iter(copies)
     values = [trees.rebuild(structure, left) for structure in state.call.structures]
     try:
-        moving = [c for c in copies if differentiable(meta_of(c))]
+        moving = [c for c in copies if smooth(c)]
         with watching(moving, old.body) as watch, Needed(state.call.needed(copies)):
             out = old.forward(context, *values)
         outs: list[Tensor] = []

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.authoring import trees, warned
-from gradwright.authoring.derive import differentiable, meta_of
+from gradwright.authoring.derive import smooth
 from gradwright.authoring.recording import Kept
 from gradwright.errors import RuleError
 
@@ -139,7 +139,7 @@ def refuse_edits(
 ) -> None:
     """Raise where a tensor whose gradient may be asked for was edited since ``before``; it is in argument ``owner``."""
     for owner, need, tensor, one, other in zip(owners, needs, tensors, before, versions(tensors)):
-        if need and one != other and differentiable(meta_of(tensor)):
+        if need and one != other and smooth(tensor):
             raise RuleError(
                 f"{old.name}: its forward edited {old.argument(owner)!r} in place without saying so, so that "
                 "gradients of what used it before are wrong; expected ctx.mark_dirty on it, called by forward itself, "

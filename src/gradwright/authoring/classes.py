@@ -19,7 +19,7 @@ from torch.autograd import Function
 from gradwright import torch_compat
 from gradwright.authoring import autocast, trees
 from gradwright.authoring.definition import Definition, State
-from gradwright.authoring.derive import differentiable, zeros
+from gradwright.authoring.derive import differentiable, meta_of, zeros
 from gradwright.errors import ArgumentError, RuleError, describe_exception
 
 
@@ -201,9 +201,9 @@ def keep(
     # None stays None: a tangent that is zero is told from one that moves, and residuals need no zeros.
     ctx.set_materialize_grads(False)
     ctx.call, ctx.result = call, result
-    ctx.metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
-    ctx.out_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in outs]
-    ctx.hidden_metas = [(leaf.shape, leaf.dtype, leaf.device) for leaf in hidden]
+    ctx.metas = [meta_of(leaf) for leaf in leaves]
+    ctx.out_metas = [meta_of(leaf) for leaf in outs]
+    ctx.hidden_metas = [meta_of(leaf) for leaf in hidden]
 
 
 def _backward(ctx: Any, *grads: Any) -> Any:

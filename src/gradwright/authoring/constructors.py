@@ -13,6 +13,7 @@ from gradwright.authoring import trees
 from gradwright.authoring.autocast import Policy
 from gradwright.authoring.decorator import build, make_options, read_surrogate
 from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options, unedited
+from gradwright.authoring.derive import smooth
 from gradwright.authoring.rules import Argument, Rule, read_arguments, read_rule
 from gradwright.errors import DefinitionError, RuleError
 from gradwright.typing import CustomGradient
@@ -173,7 +174,7 @@ def surrogate(function: Callable[P, R], /, *, through: Callable[P, R], name: str
             )
         # The difference is zero and carries the derivative. The usual `x + (f(x) - x).detach()` rounds f(x) away
         # where x is large.
-        joined = [value.detach() + (s - s.detach()) if _smooth(s) else value for value, s in zip(values, soft)]
+        joined = [value.detach() + (s - s.detach()) if smooth(s) else value for value, s in zip(values, soft)]
         out: R = trees.rebuild(structure, iter(joined))
         return out
 
@@ -248,7 +249,3 @@ def _conjugate(part: Any) -> Any:
     if isinstance(part, Tensor):
         return part.conj() if part.is_complex() else part
     return part.conjugate()
-
-
-def _smooth(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()

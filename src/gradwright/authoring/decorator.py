@@ -17,7 +17,7 @@ from gradwright.authoring import classes, codegen, operator, plain, traced
 from gradwright.authoring.autocast import Policy
 from gradwright.authoring.captured import warn_of_captured
 from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
-from gradwright.authoring.derive import differentiable
+from gradwright.authoring.derive import smooth
 from gradwright.authoring.operator import Operator
 from gradwright.authoring.returned import ends_with_function
 from gradwright.authoring.rules import Rule, RuleKind, read_annotations, read_arguments, read_rule
@@ -341,4 +341,4 @@ def _declares_function(definition: Definition) -> bool:
 
 def _smooth(out: Any) -> bool:
     tensors = out if isinstance(out, tuple) else (out,)
-    return all(isinstance(t, Tensor) and differentiable((t.shape, t.dtype, t.device)) for t in tensors)
+    return all(isinstance(t, Tensor) and smooth(t) for t in tensors)

@@ -34,6 +34,11 @@ def differentiable(meta: Meta) -> bool:
     return bool(meta[1].is_floating_point or meta[1].is_complex)
 
 
+def smooth(tensor: Tensor) -> bool:
+    """Tell whether a tensor can have a derivative."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def transpose(
     linear: LinearMap, metas: Sequence[Meta], values: Sequence[Tensor | None], *, verify: bool
 ) -> tuple[list[Tensor | None], bool]:

@@ -22,7 +22,7 @@ from gradwright.authoring import trees
 from gradwright.authoring.adopted import check_number, fitted, pull
 from gradwright.authoring.adopted_call import Call, Old, Result, State, refuse_edits
 from gradwright.authoring.adopted_classes import read
-from gradwright.authoring.derive import Meta, meta_of
+from gradwright.authoring.derive import Meta, meta_of, smooth
 from gradwright.authoring.recording import Context, Kept, own_numbers
 from gradwright.authoring.seal import may_be_differentiated
 
@@ -102,7 +102,7 @@ def _own(ctx: Any, args: Sequence[Any], out: Any) -> list[int] | None:
             continue
         if not isinstance(kept, Tensor) or kept.requires_grad:
             return None
-        if kept.is_floating_point() or kept.is_complex():
+        if smooth(kept):
             own.append(i)
     return own
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
-from gradwright.authoring.recompute import MOVING, STILL, smooth, watching
+from gradwright.authoring.derive import smooth
+from gradwright.authoring.recompute import MOVING, STILL, watching
 from gradwright.errors import RuleError
 
 Computation = Callable[[Sequence[Tensor]], Sequence[Tensor | None]]

@@ -75,7 +75,7 @@ def check(definition: Definition, outputs: Outputs) -> None:
 
 def _full_name(definition: Definition) -> str:
     function = definition.function
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', definition.name)}"
+    return f"{definition.module}.{getattr(function, '__qualname__', definition.name)}"
 
 
 class Operator:

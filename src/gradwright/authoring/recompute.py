@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gradwright import torch_compat
+from gradwright.authoring.derive import smooth
 
 FILLED = frozenset(
     ["zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"]
@@ -214,8 +215,3 @@ def same_values(one: Tensor, other: Tensor) -> bool:
         return bool(torch.func.debug_unwrap(near, recurse=True).all())
     except (RuntimeError, NotImplementedError):
         return False
-
-
-def smooth(tensor: Tensor) -> bool:
-    """Tell whether a tensor can have a derivative."""
-    return tensor.is_floating_point() or tensor.is_complex()

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
+from gradwright.authoring.derive import smooth
 from gradwright.errors import RuleError
 
 
@@ -60,10 +61,10 @@ def seal(message: str, values: Sequence[Tensor | None], read: Sequence[Any]) -> 
 
     ``read`` is everything they were computed from. Values of an integer type are left alone.
     """
-    places = [i for i, value in enumerate(values) if isinstance(value, Tensor) and _smooth(value)]
+    places = [i for i, value in enumerate(values) if isinstance(value, Tensor) and smooth(value)]
     if not places:
         return list(values)
-    joined = [tensor for tensor in read if isinstance(tensor, Tensor) and _smooth(tensor)]
+    joined = [tensor for tensor in read if isinstance(tensor, Tensor) and smooth(tensor)]
     copies: Sequence[Tensor] = Seal.apply(  # type: ignore[no-untyped-call]
         message, len(places), *(values[i] for i in places), *joined
     )
@@ -121,12 +122,8 @@ def opaque(
     """
     given = [value for value in (*first, *second) if value is not None]
     flags = (tuple(value is not None for value in first), tuple(value is not None for value in second))
-    joined = [tensor for tensor in read if isinstance(tensor, Tensor) and _smooth(tensor)]
+    joined = [tensor for tensor in read if isinstance(tensor, Tensor) and smooth(tensor)]
     task = Task(message, function, flags)
     *tensors, present = Opaque.apply(task, *given, *joined)  # type: ignore[no-untyped-call]
     left = iter(tensors)
     return [next(left) if there else None for there in present.flags]
-
-
-def _smooth(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()

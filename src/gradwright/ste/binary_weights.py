@@ -12,14 +12,14 @@ from gradwright.authoring.catalogue import Example, around, catalogued, grid, jo
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.ste.binary import signs
 from gradwright.ste.masks import passing, working_dtype
-from gradwright.ste.parameters import mean_size, sharing
+from gradwright.ste.parameters import mean_size, shared_dims
 
 FORWARD = "out = a sign(x), a = mean |x|, sign(0) = +1"
 
 
 def _scaled(function: str, x: Tensor, axis: int | None) -> Tensor:
     wide = x.to(working_dtype(x.dtype))
-    return (mean_size(x, sharing(function, x, axis)).to(wide.dtype) * signs(wide)).to(x.dtype)
+    return (mean_size(x, shared_dims(function, x, axis)).to(wide.dtype) * signs(wide)).to(x.dtype)
 
 
 def _plain_mean(x: Tensor, axis: int | None) -> Tensor:
@@ -36,7 +36,7 @@ def _values(x: Tensor, *, axis: int | None = None) -> Tensor:
 
 
 def _codes(x: Tensor, *, axis: int | None = None) -> Tensor:
-    return mean_size(x, sharing("codes", x, axis))[..., None] * torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    return mean_size(x, shared_dims("codes", x, axis))[..., None] * torch.tensor([-1.0, 1.0], dtype=torch.float64)
 
 
 def _examples(dtype: torch.dtype) -> Sequence[Example]:
@@ -51,7 +51,7 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
 
 def _slopes(x: Tensor, axis: int | None) -> tuple[Tensor, Callable[[Tensor], Tensor], int]:
     """Return the scale, what keeps values where |x| is at most 1, and how many elements share a scale."""
-    dims = sharing("mean_size", x, axis)
+    dims = shared_dims("mean_size", x, axis)
     scale = mean_size(x, dims).to(working_dtype(x.dtype))
     return scale, passing(x.to(scale.dtype), -1.0, 1.0, "inclusive"), math.prod([x.shape[d] for d in dims])
 

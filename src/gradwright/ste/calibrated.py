@@ -182,9 +182,9 @@ def quest_scale(x: Tensor, bits: int, *, axis: int | None = None, group_size: in
     if not 1 <= bits <= len(GAUSSIAN_CLIPS):
         raise OptionError(f"quest_scale: bits is {bits}; expected 1 to {len(GAUSSIAN_CLIPS)}; or give quest a scale.")
     grouped, _ = arranged("quest_scale", x.detach(), (), axis, group_size)
-    dims = shared_dims(x, axis, group_size)
+    dims = shared_dims("quest_scale", x, axis, group_size)
     count = math.prod([grouped.shape[d] for d in dims])
-    square = total(grouped.to(working_dtype(x.dtype)).square(), list(dims)) / count
+    square = total(grouped.to(working_dtype(x.dtype)).square(), dims) / count
     step: Tensor = (square.sqrt() + 1e-8) * (2 * GAUSSIAN_CLIPS[bits - 1] / (2**bits - 1))
     return step.to(working_dtype(x.dtype)).squeeze(dims)
 

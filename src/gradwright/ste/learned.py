@@ -21,6 +21,7 @@ from gradwright.ste.parameters import (
     arranged,
     by_element,
     elements_sharing,
+    reduced,
     shared_dims,
     summed,
     summed_product,
@@ -58,7 +59,7 @@ def lsq_scale(
     """
     _, high = codes(bits, signed=signed, narrow=narrow)
     grouped, _ = arranged("lsq_scale", x.detach(), (), axis, group_size)
-    mean = grouped.to(working_dtype(x.dtype)).abs().mean(shared_dims(x, axis, group_size))
+    mean = reduced(torch.mean, grouped.to(working_dtype(x.dtype)).abs(), shared_dims("lsq_scale", x, axis, group_size))
     return (mean * (2 / math.sqrt(max(high, 1)))).to(x.dtype)
 
 

@@ -28,7 +28,7 @@ from gradwright.errors import ArgumentError, OptionError, RuleError, unknown_cho
 from gradwright.ste.grids import Codes, Grid
 from gradwright.ste.learned import lsq_gradient_scale
 from gradwright.ste.masks import Edges, Mask, working_dtype
-from gradwright.ste.parameters import arranged, shared_dims
+from gradwright.ste.parameters import arranged, reduced, shared_dims
 from gradwright.ste.rounding import round as round_ste
 from gradwright.ste.shaping import scale_gradient
 from gradwright.ste.uniform import codes as codes_of
@@ -259,7 +259,7 @@ class Quantize(nn.Module):
     def _found(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return step and zero point for the data so far, these included."""
         grouped, _ = arranged("Quantize", x, (), self.axis, self.group_size)  # first: it refuses what does not fit
-        shared, x = shared_dims(x, self.axis, self.group_size), grouped
+        shared, x = shared_dims("Quantize", x, self.axis, self.group_size), grouped
         earlier = torch.zeros((), device=x.device)
         if self._seen:
             earlier = self.scale.to(x.device)
@@ -267,17 +267,17 @@ class Quantize(nn.Module):
                 earlier = torch.where(self._guessed.to(x.device), 0.0, earlier)
         zero = torch.zeros((), device=x.device)
         if self.init == "lsq":
-            new = 2 * _reduced(torch.mean, x.abs(), shared) / max(self.high, 1) ** 0.5
+            new = 2 * reduced(torch.mean, x.abs(), shared) / max(self.high, 1) ** 0.5
             scale = earlier + (new - earlier) / (self._seen + 1)
         elif self.zero_point is None:
             # A side without codes is clipped anyway, and needs no step.
             ends = torch.where(x < 0, self.low or -math.inf, self.high or math.inf)
-            new = _reduced(torch.amax, (x / ends).abs(), shared)
+            new = reduced(torch.amax, (x / ends).abs(), shared)
             scale = torch.maximum(new, earlier)
         else:
             before = self.zero_point.to(x.device)
-            lowest = torch.minimum(_reduced(torch.amin, x, shared).clamp(max=0.0), (self.low - before) * earlier)
-            highest = torch.maximum(_reduced(torch.amax, x, shared).clamp(min=0.0), (self.high - before) * earlier)
+            lowest = torch.minimum(reduced(torch.amin, x, shared).clamp(max=0.0), (self.low - before) * earlier)
+            highest = torch.maximum(reduced(torch.amax, x, shared).clamp(min=0.0), (self.high - before) * earlier)
             scale = (highest - lowest) / (self.high - self.low)
             zero = self.low - lowest / torch.where(scale > 0, scale, 1.0)
         # All zeros tell nothing of a step; that of their neighbours is the best guess, which later data do not meet.
@@ -334,10 +334,6 @@ def _set(held: Tensor, value: Tensor) -> None:
         held.copy_(value)
     else:
         held.data = value.clone()
-
-
-def _reduced(reduce: Callable[..., Tensor], x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    return reduce(x, dim=dims) if dims else x  # PyTorch takes none for all
 
 
 def _fit_shapes(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,12 +38,32 @@ def elements_sharing(x: Tensor, parameter: Any) -> int:
     return max(x.numel() // (max(parameter.numel(), 1) if isinstance(parameter, Tensor) else 1), 1)
 
 
-def shared_dims(x: Tensor, axis: int | None, group_size: int | None) -> tuple[int, ...]:
-    """Return the dimensions of the arranged ``x`` whose elements share a parameter; ``x`` is as it was given."""
+def shared_dims(function: str, x: Tensor, axis: int | None, group_size: int | None = None) -> tuple[int, ...]:
+    """Return the dimensions of the arranged ``x`` whose elements share a parameter; ``x`` is as it was given.
+
+    Raises:
+        OptionError: ``x`` has no such axis.
+    """
     if axis is None:
         return tuple(range(x.dim()))
-    axis %= x.dim()
+    axis = _counted(function, x, axis)
     return tuple(d for d in range(x.dim()) if d != axis) if group_size is None else (axis + 1,)
+
+
+def _counted(function: str, x: Tensor, axis: int) -> int:
+    """Return an axis counted from the front.
+
+    Raises:
+        OptionError: ``x`` has no such axis.
+    """
+    if not -x.dim() <= axis < x.dim():
+        raise OptionError(f"{function}: axis={axis} for a tensor of {x.dim()} dimensions; expected one of them.")
+    return axis % x.dim()
+
+
+def reduced(reduce: Callable[..., Tensor], x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Return ``reduce(x, dim=dims)``, and ``x`` for no dimensions, which PyTorch takes for all."""
+    return reduce(x, dim=dims) if dims else x
 
 
 def is_learned(parameter: Any) -> bool:
@@ -68,9 +88,7 @@ def arranged(
         if group_size is not None:
             raise OptionError(f"{function}: group_size={group_size} without axis; expected both; write axis=-1.")
         return x, [_for_all(function, x, parameter) for parameter in parameters]
-    if not -x.dim() <= axis < x.dim():
-        raise OptionError(f"{function}: axis={axis} for a tensor of {x.dim()} dimensions; expected one of them.")
-    axis %= x.dim()
+    axis = _counted(function, x, axis)
     wanted: tuple[int, ...] = (x.shape[axis],)
     if group_size is not None:
         if group_size < 1 or x.shape[axis] % group_size:
@@ -144,20 +162,7 @@ def weighed(parameter: Tensor, factor: float) -> Tensor:
     return parameter * factor + (parameter * (1 - factor)).detach()
 
 
-def sharing(function: str, x: Tensor, axis: int | None) -> list[int]:
-    """Return the dimensions whose elements share a parameter: all, or all but one.
-
-    Raises:
-        OptionError: ``x`` has no such axis.
-    """
-    if axis is None:
-        return list(range(x.dim()))
-    if not -x.dim() <= axis < x.dim():
-        raise OptionError(f"{function}: axis={axis} for a tensor of {x.dim()} dimensions; expected one of them.")
-    return [d for d in range(x.dim()) if d != axis % x.dim()]
-
-
-def total(x: Tensor, dims: list[int]) -> Tensor:
+def total(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Return sums over some dimensions, which stay with length 1.
 
     They are taken in float64 where the device has it: in float32 their last digits depend on the order of the sum, so
@@ -167,6 +172,6 @@ def total(x: Tensor, dims: list[int]) -> Tensor:
     return x.sum(dims, keepdim=True, dtype=wide) if dims else x.to(wide)  # for torch, no dimensions are all of them
 
 
-def mean_size(x: Tensor, dims: list[int]) -> Tensor:
+def mean_size(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Return the mean of the sizes over some dimensions, which stay with length 1."""
     return total(x.abs(), dims) / math.prod([x.shape[d] for d in dims])

@@ -17,7 +17,7 @@ from gradwright.authoring.catalogue import Example, around, catalogued, grid, jo
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.errors import OptionError
 from gradwright.ste.masks import working_dtype
-from gradwright.ste.parameters import arranged, by_element, mean_size, sharing, total
+from gradwright.ste.parameters import arranged, by_element, mean_size, shared_dims, total
 
 
 def three(w: Tensor, threshold: Tensor, positive: Any, negative: Any) -> Tensor:
@@ -88,7 +88,7 @@ def _twn_values(w: Tensor, *, threshold: float = 0.7, axis: int | None = None) -
 
 
 def _twn_codes(w: Tensor, *, threshold: float = 0.7, axis: int | None = None) -> Tensor:
-    dims = sharing("twn", w, axis)
+    dims = shared_dims("twn", w, axis)
     return either(_twn_size(w, threshold * mean_size(w, dims), dims))
 
 
@@ -136,13 +136,13 @@ def twn(w: Tensor, *, threshold: float = 0.7, axis: int | None = None) -> Tensor
         ([-2.1666667461395264, 0.0, 0.0, 2.1666667461395264, 2.1666667461395264], [1.0, 1.0, 1.0, 1.0, 1.0])
     """
     _check_threshold("twn", threshold)
-    dtype, dims = working_dtype(w.dtype), sharing("twn", w, axis)
+    dtype, dims = working_dtype(w.dtype), shared_dims("twn", w, axis)
     limit = threshold * mean_size(w, dims)
     size = _twn_size(w, limit, dims).to(dtype)
     return three(w, limit, size, size).to(w.dtype)
 
 
-def _twn_size(w: Tensor, limit: Tensor, dims: list[int]) -> Tensor:
+def _twn_size(w: Tensor, limit: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Return the mean of the sizes above the threshold, zero where there is none."""
     sizes = w.abs()
     large = sizes > limit
@@ -216,7 +216,7 @@ def two_sizes_vjp(
 
 def _limit(w: Tensor, threshold: float, axis: int | None) -> Tensor:
     """Return the threshold of each slice, in shapes that broadcast."""
-    sizes, dims = w.to(working_dtype(w.dtype)).abs(), sharing("ttq", w, axis)
+    sizes, dims = w.to(working_dtype(w.dtype)).abs(), shared_dims("ttq", w, axis)
     return threshold * (sizes.amax(dims, keepdim=True) if w.numel() and dims else sizes)
 
 
