@@ -98,7 +98,7 @@ def bitnet_weights(w: Tensor, *, eps: float = 1e-5) -> Tensor:
 
 def _scale(w: Tensor, eps: float) -> Tensor:
     """Return the scale of all weights, with as many dimensions."""
-    return mean_size(w, list(range(w.dim()))).clamp(min=eps)
+    return mean_size(w, tuple(range(w.dim()))).clamp(min=eps)
 
 
 bitnet_weights.vjp(_passes)
