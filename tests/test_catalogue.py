@@ -14,11 +14,11 @@ from torch import Tensor
 
 import gradwright as gw
 import gradwright.ste
-from gradwright.authoring.catalogue import Entry, Example, entries
+from gradwright.authoring.catalogue import Example, SurrogateEntry, entries
 from gradwright.errors import GradwrightError
 
 PACKAGES = (gradwright.ste,)
-ENTRIES = [entry for package in PACKAGES for entry in entries(package)]
+ENTRIES = [e for package in PACKAGES for e in entries(package) if isinstance(e, SurrogateEntry)]
 SECOND = ("gradient penalty", "nested forward mode", "double backward", "grad of grad", "hessian")
 """Transforms that need a second derivative."""
 FORWARD = ("forward mode", "jvp", "jacfwd", "compile of jvp")
@@ -26,7 +26,7 @@ FORWARD = ("forward mode", "jvp", "jacfwd", "compile of jvp")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def each(chosen: Callable[[Entry], bool] = lambda entry: True) -> pytest.MarkDecorator:
+def each(chosen: Callable[[SurrogateEntry], bool] = lambda entry: True) -> pytest.MarkDecorator:
     """Run a test for each entry, or for each that is ``chosen``."""
     return pytest.mark.parametrize("entry", list(filter(chosen, ENTRIES)), ids=lambda entry: entry.name)
 
@@ -67,7 +67,7 @@ def cotangent(shape: torch.Size, dtype: torch.dtype) -> Tensor:
 
 
 def gradients(
-    entry: Entry, example: Example, function: Any = None, g: Tensor | None = None
+    entry: SurrogateEntry, example: Example, function: Any = None, g: Tensor | None = None
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the output and the gradients of an entry."""
     args, kwargs, leaves = leaves_of(example)
@@ -77,7 +77,7 @@ def gradients(
     return out.detach(), list(grads)
 
 
-def declared(entry: Entry, example: Example, dtype: torch.dtype) -> list[Tensor]:
+def declared(entry: SurrogateEntry, example: Example, dtype: torch.dtype) -> list[Tensor]:
     """Return the gradients that an entry declares, in float64."""
     args, kwargs, leaves = leaves_of(in_float64(example))
     out = entry.surrogate(*args, **kwargs)
@@ -96,13 +96,13 @@ def assert_near(got: Tensor, want: Tensor, dtype: torch.dtype, terms: int, about
     )
 
 
-def cases(entry: Entry, dtype: torch.dtype) -> Iterator[Example]:
+def cases(entry: SurrogateEntry, dtype: torch.dtype) -> Iterator[Example]:
     yield from entry.examples(dtype)
 
 
 @each()
 @IN_EACH_DTYPE
-def test_gradients_are_those_declared(entry: Entry, dtype: torch.dtype) -> None:
+def test_gradients_are_those_declared(entry: SurrogateEntry, dtype: torch.dtype) -> None:
     for example in cases(entry, dtype):
         out, got = gradients(entry, example)
         for grad, want in zip(got, declared(entry, example, dtype)):
@@ -123,7 +123,7 @@ def second_derivatives(function: Any, example: Example) -> list[Tensor]:
 
 
 @each(lambda entry: entry.second_order == "raises")
-def test_second_derivatives_that_are_none_raise(entry: Entry) -> None:
+def test_second_derivatives_that_are_none_raise(entry: SurrogateEntry) -> None:
     def refused(example: Example) -> bool:
         try:
             second_derivatives(entry.function, example)
@@ -135,7 +135,7 @@ def test_second_derivatives_that_are_none_raise(entry: Entry) -> None:
 
 
 @each(lambda entry: entry.second_order != "raises")
-def test_second_derivatives_are_those_declared(entry: Entry) -> None:
+def test_second_derivatives_are_those_declared(entry: SurrogateEntry) -> None:
     for example in cases(entry, torch.float64):
         got, want = (second_derivatives(function, example) for function in (entry.function, entry.surrogate))
         for a, b in zip(got, want):
@@ -144,7 +144,7 @@ def test_second_derivatives_are_those_declared(entry: Entry) -> None:
 
 @each()
 @IN_EACH_DTYPE
-def test_values_are_those_declared(entry: Entry, dtype: torch.dtype) -> None:
+def test_values_are_those_declared(entry: SurrogateEntry, dtype: torch.dtype) -> None:
     if entry.values is None:
         assert entry.random, f"{entry.name} declares neither values nor what is random about them"
         return
@@ -160,7 +160,7 @@ def test_values_are_those_declared(entry: Entry, dtype: torch.dtype) -> None:
 
 @each(lambda entry: entry.codes is not None)
 @IN_EACH_DTYPE
-def test_values_are_codes(entry: Entry, dtype: torch.dtype) -> None:
+def test_values_are_codes(entry: SurrogateEntry, dtype: torch.dtype) -> None:
     assert entry.codes is not None
     for example in cases(entry, dtype):
         out = entry.function(*example.args, **example.kwargs).detach()
@@ -171,7 +171,7 @@ def test_values_are_codes(entry: Entry, dtype: torch.dtype) -> None:
 
 
 @each()
-def test_what_is_saved(entry: Entry) -> None:
+def test_what_is_saved(entry: SurrogateEntry) -> None:
     for example in cases(entry, torch.float32):
         args, kwargs, leaves = leaves_of(example)
         given = {leaf.untyped_storage().data_ptr() for leaf in leaves}
@@ -190,7 +190,7 @@ def test_what_is_saved(entry: Entry) -> None:
         assert sum(extra.values()) <= allowed, f"{entry.name}, {example.note}: {sum(extra.values())} bytes"
 
 
-def compiled(entry: Entry) -> Any:
+def compiled(entry: SurrogateEntry) -> Any:
     torch.compiler.reset()
     return torch.compile(entry.function, fullgraph=True, dynamic=False)
 
@@ -199,7 +199,7 @@ def compiled(entry: Entry) -> Any:
 @pytest.mark.slow
 @pytest.mark.compile
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_code_has_the_same_gradients_at_every_edge(entry: Entry) -> None:
+def test_compiled_code_has_the_same_gradients_at_every_edge(entry: SurrogateEntry) -> None:
     for example in cases(entry, torch.float32):
         out, want = gradients(entry, example)
         fast_out, got = gradients(entry, example, compiled(entry))
@@ -209,7 +209,7 @@ def test_compiled_code_has_the_same_gradients_at_every_edge(entry: Entry) -> Non
             assert_near(a, b.double(), torch.float32, terms, f"{entry.name}, {example.note}")
 
 
-def faults(entry: Entry, example: Example, level: str) -> Sequence[str]:
+def faults(entry: SurrogateEntry, example: Example, level: str) -> Sequence[str]:
     """Return what a check finds against an entry, what it cannot tell, and what is refused that need not be."""
     report = gw.check(entry.function, *example.args, kwargs=dict(example.kwargs), level=level, seed=0)  # type: ignore[arg-type]
     # The points of an example lie on the edges, where a first derivative jumps and a second cannot be measured.
@@ -233,7 +233,7 @@ def faults(entry: Entry, example: Example, level: str) -> Sequence[str]:
 
 
 @each()
-def test_a_quick_check_finds_nothing(entry: Entry) -> None:
+def test_a_quick_check_finds_nothing(entry: SurrogateEntry) -> None:
     example = entry.examples(torch.float64)[0]
     assert not faults(entry, example, "quick")
 
@@ -241,14 +241,14 @@ def test_a_quick_check_finds_nothing(entry: Entry) -> None:
 @each()
 @pytest.mark.slow
 @pytest.mark.compile
-def test_a_full_check_finds_nothing(entry: Entry) -> None:
+def test_a_full_check_finds_nothing(entry: SurrogateEntry) -> None:
     for example in cases(entry, torch.float64):
         found = faults(entry, example, "full")
         assert not found, f"{entry.name}, {example.note}: {found}"
 
 
 @each(lambda entry: not entry.linear)
-def test_a_rule_that_is_declared_not_linear_is_not(entry: Entry) -> None:
+def test_a_rule_that_is_declared_not_linear_is_not(entry: SurrogateEntry) -> None:
     """A check takes the declaration for granted and examines what it can; a plain function has none."""
     example = entry.examples(torch.float64)[0]
     only = ("linear-in-cotangent", "matches-surrogate", "func-transforms")
@@ -265,7 +265,7 @@ def test_a_rule_that_is_declared_not_linear_is_not(entry: Entry) -> None:
 
 
 @each(lambda entry: not entry.linear)  # of the others the contract func-transforms is proof
-def test_a_rule_that_is_not_linear_has_its_gradients_under_transforms(entry: Entry) -> None:
+def test_a_rule_that_is_not_linear_has_its_gradients_under_transforms(entry: SurrogateEntry) -> None:
     example = entry.examples(torch.float64)[0]
     x, *rest = example.args
     batch = torch.stack([x, x.flip(0), x])
@@ -285,7 +285,7 @@ def test_names_are_unique() -> None:
 
 
 @each()
-def test_declarations_are_complete(entry: Entry) -> None:
+def test_declarations_are_complete(entry: SurrogateEntry) -> None:
     package = getattr(gw, entry.name.split(".")[0])
     assert getattr(package, entry.name.split(".")[1]) is entry.function, "users find it under its name"
     assert entry.summary.endswith("."), "its docstring starts with a sentence"

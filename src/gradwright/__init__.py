@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gradwright.errors import GradwrightError as GradwrightError
 
 if TYPE_CHECKING:
+    from gradwright import stable as stable
     from gradwright import ste as ste
     from gradwright.authoring.adopt import adopt as adopt
     from gradwright.authoring.constructors import define as define
@@ -42,7 +43,7 @@ _LAZY = {
     "surrogate": "gradwright.authoring.constructors",
 }
 
-_PACKAGES = ("ste",)
+_PACKAGES = ("stable", "ste")
 """The catalogue, loaded when it is used."""
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "custom_gradient",
     "define",
     "elementwise",
+    "stable",
     "ste",
     "surrogate",
 ]

@@ -12,7 +12,7 @@ import gradwright as gw
 from tests.authoring.examples import EXAMPLES, Example, exp, linear, logsumexp, x
 from tests.authoring.test_transforms import measured
 
-pytestmark = [pytest.mark.compile, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.compile, pytest.mark.filterwarnings("ignore")]
 
 
 def grads(function: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -20,6 +20,15 @@ def grads(function: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return torch.autograd.grad(function(*leaves), leaves, materialize_grads=True)
 
 
+@pytest.mark.parametrize("example", EXAMPLES[:3], ids=lambda e: f"{e.name}{len(e.inputs)}")
+def test_some_examples_are_traced_whole(example: Example) -> None:
+    """A part of the next one that every run can afford: Dynamo takes the rules, nothing is compiled."""
+    torch.compiler.reset()
+    traced = torch.compile(measured(example, example.function), fullgraph=True, backend="eager")
+    torch.testing.assert_close(grads(traced, example.inputs), grads(measured(example, example.truth), example.inputs))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.name}{len(e.inputs)}")
 def test_every_example_compiles_whole(example: Example) -> None:
     torch.compiler.reset()
@@ -27,6 +36,7 @@ def test_every_example_compiles_whole(example: Example) -> None:
     torch.testing.assert_close(grads(ours, example.inputs), grads(measured(example, example.truth), example.inputs))
 
 
+@pytest.mark.slow
 def test_a_function_that_was_never_called_compiles() -> None:
     @gw.custom_gradient
     def fresh(x):  # type: ignore[no-untyped-def]
@@ -38,6 +48,7 @@ def test_a_function_that_was_never_called_compiles() -> None:
     assert grads(compiled, (x(2),))[0].tolist() == [7, 7]
 
 
+@pytest.mark.slow
 def test_inductor_and_dynamic_shapes() -> None:
     torch.compiler.reset()
     compiled = torch.compile(lambda a, w: linear(exp(a), w).sum(), fullgraph=True, dynamic=True)
@@ -46,6 +57,7 @@ def test_inductor_and_dynamic_shapes() -> None:
         torch.testing.assert_close(grads(compiled, inputs), grads(lambda a, w: (a.exp() @ w.mT).sum(), inputs))
 
 
+@pytest.mark.slow
 def test_compiled_autograd() -> None:
     torch.compiler.reset()
     t = x(3).requires_grad_()
@@ -55,6 +67,7 @@ def test_compiled_autograd() -> None:
     torch.testing.assert_close(t.grad, (t.exp() + 3 * t.softmax(0)).detach())
 
 
+@pytest.mark.slow
 def test_autocast() -> None:
     @gw.custom_gradient
     def product(a: Tensor, w: Tensor) -> Tensor:
@@ -75,6 +88,7 @@ def test_autocast() -> None:
     torch.testing.assert_close(found, grads(under, inputs))
 
 
+@pytest.mark.slow
 def test_a_vjp_that_is_recorded_of_a_rule_that_asks_for_nothing_and_is_sealed() -> None:
     @gw.custom_gradient(double_backward="once")
     def negated(x: Tensor) -> Tensor:
@@ -90,6 +104,7 @@ def test_a_vjp_that_is_recorded_of_a_rule_that_asks_for_nothing_and_is_sealed() 
     assert torch.equal(compiled(x(3), x(3)), -x(3))
 
 
+@pytest.mark.slow
 def test_what_forward_and_rule_captured_may_change() -> None:
     factors = [3.0, 7.0]
 
@@ -107,6 +122,7 @@ def test_what_forward_and_rule_captured_may_change() -> None:
         assert torch.autograd.grad(out.sum(), t)[0].tolist() == [factors[1]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", [None, "gwtest::compiled_and_transformed"])
 def test_a_compiled_function_works_in_a_transform_and_then_without(op: str | None) -> None:
     @gw.custom_gradient(op=op)

@@ -38,9 +38,9 @@ class Example:
     """What it is about, for example ``edges`` or ``per channel``."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Entry:
-    """What a function of the catalogue declares."""
+    """What every function of the catalogue declares."""
 
     name: str
     """As users write it after ``gw.``, for example ``ste.round``."""
@@ -49,15 +49,35 @@ class Entry:
     """The formula of its values."""
     gradient: Mapping[str, str]
     """The formula of the gradient of each argument that has one, edges included."""
+    examples: Callable[[torch.dtype], Sequence[Example]]
+    """Calls at the places where the rule can be wrong: every edge and the numbers next to it, ties, zero, far outside.
+    The tensors that have a gradient come first in the proofs, then the rest; all are of the dtype that is given."""
+    paper: str
+    """Where it comes from: authors, year, identifier."""
+    saved: float = 0.0
+    """Bytes an element that are kept for the backward beyond the arguments."""
+
+    @property
+    def family(self) -> str:
+        """The module it is in, for example ``rounding``."""
+        return str(self.function.__module__).rpartition(".")[2]
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return (self.function.__doc__ or "").strip().splitlines()[0]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SurrogateEntry(Entry):
+    """A function whose gradient is, on purpose, that of another one.
+
+    Steps and bounds of its examples are powers of two, so that no dtype rounds a value across an edge.
+    """
+
     surrogate: Callable[..., Any]
     """Takes the same arguments; what PyTorch differentiates through it is the gradient. Where the rule is not linear in
     the cotangent, the surrogate is that of its linear part."""
-    examples: Callable[[torch.dtype], Sequence[Example]]
-    """Calls at the places where the rule can be wrong: every edge and the numbers next to it, ties, zero, far outside.
-    Steps and bounds are powers of two, so that no dtype rounds a value across an edge. The tensors that have a gradient
-    come first in the proofs, then the rest; all are of the dtype that is given."""
-    paper: str
-    """Where it comes from: authors, year, identifier."""
     values: Callable[..., Any] | None = None
     """The formula of its values once more, as plain as can be, for float64; None where the forward is random."""
     codes: Callable[..., Tensor] | None = None
@@ -69,23 +89,11 @@ class Entry:
     second_order: SecondOrder = "surrogate"
     random: str = ""
     """For a random forward, the property that holds, for example ``E[out] = x``."""
-    saved: float = 0.0
-    """Bytes an element that are kept for the backward beyond the arguments."""
-
-    @property
-    def family(self) -> str:
-        """The module it is in, for example ``rounding``."""
-        return str(self.function.__module__).rpartition(".")[2]
 
     @property
     def linear(self) -> bool:
         """Whether the rule is linear in its cotangent."""
         return self.cotangent is None
-
-    @property
-    def summary(self) -> str:
-        """The first line of the docstring."""
-        return (self.function.__doc__ or "").strip().splitlines()[0]
 
 
 def catalogued(
@@ -102,39 +110,50 @@ def catalogued(
     random: str = "",
     saved: float = 0.0,
 ) -> Callable[[F], F]:
-    """Enter a function into the catalogue; the arguments are those of :class:`Entry`.
+    """Enter a function into the catalogue; the arguments are those of :class:`SurrogateEntry`.
 
     It may be one with rules of its own, or one that is made of such: ``gw.check`` knows the surrogate of both.
     """
 
     def enter(function: F) -> F:
-        folder, _, _ = function.__module__.removeprefix("gradwright.").partition(".")
-        entry = Entry(
-            f"{folder}.{function.__name__}",
-            function,
-            forward,
-            dict(gradient),
-            surrogate,
-            examples,
-            paper,
-            values,
-            codes,
-            cotangent,
-            second_order,
-            random,
-            saved,
+        entry = SurrogateEntry(
+            name=public_name(function),
+            function=function,
+            forward=forward,
+            gradient=dict(gradient),
+            surrogate=surrogate,
+            examples=examples,
+            paper=paper,
+            values=values,
+            codes=codes,
+            cotangent=cotangent,
+            second_order=second_order,
+            random=random,
+            saved=saved,
         )
-        definition = getattr(function, "__custom_gradient__", None)
-        if definition is None:
-            arguments = read_arguments(function.__name__, function)
-            definition = Definition(function.__name__, function, arguments, Options())
-            vars(function)["__custom_gradient__"] = definition
+        definition = definition_of(function)
         definition.surrogate = surrogate
         definition.declared_linear = cotangent is None
         vars(function)["__catalogue_entry__"] = entry
         return function
 
     return enter
+
+
+def public_name(function: Callable[..., Any]) -> str:
+    """Return the name as users write it after ``gw.``: the folder and the function."""
+    folder, _, _ = function.__module__.removeprefix("gradwright.").partition(".")
+    return f"{folder}.{function.__name__}"
+
+
+def definition_of(function: Callable[..., Any]) -> Definition:
+    """Return the definition of a function with rules; one that is made of such gets one for what it declares."""
+    definition = getattr(function, "__custom_gradient__", None)
+    if not isinstance(definition, Definition):
+        arguments = read_arguments(function.__name__, function)
+        definition = Definition(function.__name__, function, arguments, Options())
+        vars(function)["__custom_gradient__"] = definition
+    return definition
 
 
 def entries(package: ModuleType) -> list[Entry]:

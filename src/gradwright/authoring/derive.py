@@ -6,7 +6,6 @@ Both a VJP and a JVP are linear maps, and each is the transpose of the other (Ra
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -18,9 +17,13 @@ from gradwright.errors import RuleError
 Meta: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 """Shape, dtype and device of a tensor."""
 
-meta_of: Callable[[Tensor], Meta] = operator.attrgetter("shape", "dtype", "device")
 
 LinearMap: TypeAlias = Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]]
+
+
+def meta_of(x: Tensor) -> Meta:
+    """Return shape, dtype and device of a tensor."""
+    return x.shape, x.dtype, x.device
 
 
 def zeros(meta: Meta) -> Tensor:

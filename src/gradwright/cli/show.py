@@ -17,12 +17,13 @@ from gradwright import torch_compat as torch_compat  # first: it says clearly wh
 import torch
 from torch import Tensor
 
-from gradwright import ste
-from gradwright.authoring.catalogue import Entry, Example, entries
+from gradwright import stable, ste
+from gradwright.authoring.catalogue import Entry, Example, SurrogateEntry, entries
+from gradwright.authoring.exact import ExactEntry
 from gradwright.errors import describe_exception, unknown_name
 from gradwright.reporting.curve import ASCII, MARGIN, UNICODE, curve
 
-PACKAGES = (ste,)
+PACKAGES = (stable, ste)
 MAX_WIDTH = 100
 MAX_EDGES = 8
 """Jumps of the gradient that are listed."""
@@ -85,10 +86,8 @@ def described(entry: Entry) -> str:
     facts = [
         ("values", entry.forward),
         *((f"gradient of {name}", formula) for name, formula in entry.gradient.items()),
-        ("edges", _edges(entry)),
-        ("second order", _SECOND_ORDER[entry.second_order]),
-        ("in the cotangent", "linear" if entry.linear else "not linear"),
-        ("random", entry.random or "no"),
+        *(_about_surrogate(entry) if isinstance(entry, SurrogateEntry) else ()),
+        *(_about_exact(entry) if isinstance(entry, ExactEntry) else ()),
         ("saved", f"{entry.saved:g} bytes an element" if entry.saved else "nothing beyond the arguments"),
         ("paper", entry.paper),
     ]
@@ -106,7 +105,21 @@ _SECOND_ORDER = {
 }
 
 
-def _edges(entry: Entry) -> str:
+def _about_surrogate(entry: SurrogateEntry) -> list[tuple[str, str]]:
+    return [
+        ("edges", _edges(entry)),
+        ("second order", _SECOND_ORDER[entry.second_order]),
+        ("in the cotangent", "linear" if entry.linear else "not linear"),
+        ("random", entry.random or "no"),
+    ]
+
+
+def _about_exact(entry: ExactEntry) -> list[tuple[str, str]]:
+    bars = ", ".join(f"{bar:.1e} in {str(dtype).removeprefix('torch.')}" for dtype, bar in entry.bars.items())
+    return [("defined for", entry.domain), ("largest relative error", bars), ("second order", "the true one")]
+
+
+def _edges(entry: SurrogateEntry) -> str:
     """Say where the gradient that is returned jumps, and what it is there, on the points of the first example."""
     if entry.random:
         return "not measured: the values are random"
@@ -157,7 +170,7 @@ def _plots(entry: Entry, columns: int) -> list[str]:
             reason = "the output is not of the shape of the input"
             continue
         note = f" ({_arguments(example)})" if _arguments(example) else ""
-        drawn = ", one draw" if entry.random else ""
+        drawn = ", one draw" if getattr(entry, "random", "") else ""
         lines = [f"values over x{note}{drawn}", *curve(x.tolist(), out.tolist(), strokes=strokes), ""]
         return [
             *lines,
