@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import gradwright.stable
 import gradwright.ste
-from gradwright.authoring.catalogue import Entry, Example, entries
+from gradwright.authoring.catalogue import Entry, Example, SurrogateEntry, entries
 from gradwright.cli import main, show
 
-ENTRIES = entries(gradwright.ste)
+ENTRIES = [*entries(gradwright.stable), *entries(gradwright.ste)]
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -31,10 +32,10 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return command
 
 
-def entry(function: Any, examples: Any, **declared: Any) -> Entry:
+def entry(function: Any, examples: Any, **declared: Any) -> SurrogateEntry:
     function.__doc__ = "Made up."
     fields = {"forward": "f", "gradient": {"x": "g"}, "surrogate": function, "paper": "none", **declared}
-    return Entry("ste.made_up", function, examples=examples, **fields)
+    return SurrogateEntry(name="ste.made_up", function=function, examples=examples, **fields)
 
 
 def test_everything_is_listed_by_family(run: Run) -> None:
@@ -44,7 +45,9 @@ def test_everything_is_listed_by_family(run: Run) -> None:
         assert f"  {known.name} " in out
     assert "ste.rounding: Rounding whose gradient does not vanish." in out
     assert ":func:" not in out
-    assert run("ste")[1] == out
+    for package in ("ste", "stable"):
+        listed = [line.split()[0] for line in run(package)[1].splitlines() if line.startswith("  ")]
+        assert listed == [known.name for known in ENTRIES if known.name.startswith(f"{package}.")]
 
 
 def test_a_family(run: Run) -> None:
@@ -72,6 +75,14 @@ def test_one_entry_says_everything(run: Run, name: str) -> None:
     ):
         assert text in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_true_gradient_says_how_true_and_where(run: Run) -> None:
+    status, out, _ = run("stable.sigmoid")
+    assert status == 0
+    for text in ("every number; 0 and 1", "8.9e-16 in float64", "the true one", "gradient of x as returned"):
+        assert text in out
+    assert "in the cotangent" not in out
 
 
 @pytest.mark.parametrize("known", ENTRIES, ids=lambda known: known.name)
