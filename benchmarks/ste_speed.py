@@ -14,23 +14,20 @@ more than the arithmetic. "Saved" is what is kept for the backward beyond the in
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import os
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _timing import keep_memory, medians
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "speed.md"
-KEEPING = {"MALLOC_TOP_PAD_": "500000000", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2000000000"}
-"""How glibc is told to keep memory; elsewhere it means nothing."""
-if any(os.environ.get(name) != value for name, value in KEEPING.items()):
-    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEPING})
 
+keep_memory()
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import _anchors  # noqa: E402
@@ -204,20 +201,12 @@ def measured(candidates: Sequence[Candidate], size: int, step: bool, rounds: int
     x = torch.randn(size, generator=torch.Generator().manual_seed(0)).requires_grad_()
     g = torch.randn(size, generator=torch.Generator().manual_seed(1))
     leaves = (x, torch.tensor([STEP], requires_grad=True)) if step else (x,)
-    found: dict[str, list[float]] = {c.name: [] for c in candidates}
-    repeats = max(1, 20_000 // size)
 
     def run(candidate: Candidate) -> None:
         torch.autograd.grad(candidate.run(*leaves), leaves, g)
 
-    for _ in range(rounds):
-        for candidate in candidates:
-            run(candidate)
-            start = time.thread_time()
-            for _ in range(repeats):
-                run(candidate)
-            found[candidate.name].append((time.thread_time() - start) / repeats)
-    return {name: statistics.median(times) * 1e6 for name, times in found.items()}
+    runs = {c.name: functools.partial(run, c) for c in candidates}
+    return {name: seconds * 1e6 for name, seconds in medians(runs, rounds, max(1, 20_000 // size)).items()}
 
 
 def saved_bytes(candidate: Candidate, step: bool) -> float:

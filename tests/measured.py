@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright.authoring.exact import SECOND_ORDER_SLACK, ExactEntry, Point
+from gradwright.authoring.exact import ExactEntry, Point
 from tests.truth import Truth, leaves_of, truth, with_leaves
 
 
@@ -99,7 +99,7 @@ def errors(
     else:  # the gradient is a constant
         second = tuple(torch.zeros_like(leaf) for leaf in leaves.values())
     for name, grad in zip(leaves, second):
-        yield worst(f"second {name}", grad.detach(), want.second[name], entry, SECOND_ORDER_SLACK * bar)
+        yield worst(f"second {name}", grad.detach(), want.second[name], entry, entry.second_bar(dtype))
 
 
 def forward_errors(entry: ExactEntry, number: int, dtype: torch.dtype) -> Iterator[Error]:
