@@ -1,8 +1,8 @@
 """The truth about a function: its values and derivatives, from numbers of as many digits as it takes.
 
 A derivative is a central difference with a step 40 decades below the arguments, so that its error is below 1e-70 where
-the function is smooth. How many digits the arithmetic must have is found out: they are doubled, and the step is made
-smaller, until two results agree. So a derivative that does not exist does not settle. A difference of zero is believed
+the function is smooth. How many digits the arithmetic must have is found out: there are more, and a smaller step, until
+two results agree. So a derivative that does not exist does not settle. A difference of zero is believed
 only at the most digits, since too few of them make one as well. At a kink that is symmetric, a first difference is the
 subgradient of minimum norm.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,14 @@ from torch import Tensor
 
 from gradwright.authoring.exact import ExactEntry, Point
 
-FIRST_DIGITS = 120
-LAST_DIGITS = 3840
+DIGITS = (120, 480, 1200, 2400)
 STEP = 133
 """The binary exponent of the first step below the arguments: 40 decades."""
-FINER = 7
+FINER = 40
 """By how many the step is made smaller each time."""
+TINY = -400
 AGREEMENT = 1e-20
-"""How near two results must be to each other, with digits and with twice as many."""
+"""How near two results must be to each other, with digits and with more of them."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class _Differences:
         import mpmath
 
         before = None
-        for digits in _doubled():
+        for digits in DIGITS:
             with mpmath.workdps(digits):
                 now = self.evaluate(mpmath, list(map(mpmath.mpf, self.start)))
             if before is not None and all(_agree(a, b) for a, b in zip(before, now)):
@@ -258,7 +258,7 @@ class _Differences:
         import mpmath
 
         before = None
-        for number, digits in enumerate(_doubled()):
+        for number, digits in enumerate(DIGITS):
             with mpmath.workdps(digits):
                 step = (
                     math.frexp(self.scale)[1] - STEP - FINER * number
@@ -268,19 +268,13 @@ class _Differences:
                     return math.nan
                 if before is not None and now != 0 and _agree(before, now):
                     return float(now)
-                # What is zero but for rounding falls with every digit.
-                vanishes = before is not None and abs(now) <= abs(before) * mpmath.mpf(10) ** (-digits // 4)
+                # What is zero but for rounding falls with every digit; what no float holds is zero as well.
+                falls = before is not None and abs(now) <= abs(before) * mpmath.mpf(10) ** (-digits // 4)
+                vanishes = falls or abs(now) < mpmath.mpf(10) ** TINY
             before = now
         if vanishes:
             return 0.0
-        raise ArithmeticError(f"the derivative at {self.start} does not settle with {LAST_DIGITS} digits")
-
-
-def _doubled() -> Iterator[int]:
-    digits = FIRST_DIGITS
-    while digits <= LAST_DIGITS:
-        yield digits
-        digits *= 2
+        raise ArithmeticError(f"the derivative at {self.start} does not settle with {DIGITS[-1]} digits")
 
 
 def _agree(a: Any, b: Any) -> bool:

@@ -1,0 +1,39 @@
+"""What the elementwise functions have in common: which dtypes they take, and in which they compute."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradwright import torch_compat
+from gradwright.errors import ArgumentError
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def require_floating(name: str, **tensors: Tensor | None) -> None:
+    """Refuse tensors that are not real and floating point.
+
+    Raises:
+        ArgumentError: an argument is of another dtype.
+    """
+    for argument, x in tensors.items():
+        if x is not None and not x.is_floating_point():
+            kind = "complex" if x.is_complex() else "of integers, which have no gradient"
+            raise ArgumentError(
+                f"{name}: {argument} is {x.dtype}; expected a floating-point tensor, and this one is {kind}; convert "
+                "it, or use the function of PyTorch."
+            )
+
+
+def widened(x: Tensor) -> Tensor:
+    """Return ``x`` in the dtype in which it is computed with: half types in float32, others as they are."""
+    return x.float() if x.dtype in HALVES else x
+
+
+def scaled(own: Tensor, weight: Tensor) -> Tensor:
+    """Return ``own * weight`` in the memory of ``own``, which nobody else has.
+
+    Under a transform ``weight`` may be a batch that ``own`` is not, and has no room for.
+    """
+    return own * weight if torch_compat.transforms_active() else own.mul_(weight)
