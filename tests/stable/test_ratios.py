@@ -1,4 +1,4 @@
-"""Quotients with a removable singularity: what is special about them."""
+"""Functions with a removable singularity: what is common to the three families, and special about the sines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from gradwright.stable.closed_forms import FORMS, cos_pi, sin_pi
 from gradwright.stable.singularity import find_switches
 from gradwright.stable.switch_points import SWITCHES
 
-ENTRIES = [e for e in entries(gw.stable) if isinstance(e, ExactEntry) and e.family == "ratios"]
+ENTRIES = [
+    e
+    for e in entries(gw.stable)
+    if isinstance(e, ExactEntry) and e.family in ("arc_squares", "growth_ratios", "ratios")
+]
 EACH = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 grad = torch.func.grad
 
@@ -78,23 +82,6 @@ def test_sines_of_multiples_of_pi() -> None:
         cosines = torch.tensor([float(mpmath.cospi(mpmath.mpf(t))) for t in x.tolist()], dtype=torch.float64)
     torch.testing.assert_close(sin_pi(x), sines, rtol=1e-15, atol=0)
     torch.testing.assert_close(cos_pi(x), cosines, rtol=1e-15, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("name", "outside", "ends"),
-    [
-        ("acos_squared", [1.001, -1.001, 1 + 1e-9], [1.0, -1.0]),
-        ("acosh_squared", [0.999, -3.0], [1.0]),
-        ("log1p_over_x", [-1.5], []),
-        ("log_over_x_minus_1", [-0.1], []),
-    ],
-)
-def test_outside_the_domain_value_and_gradients_are_nan(name: str, outside: list[float], ends: list[float]) -> None:
-    function = getattr(gw.stable, name)
-    x = torch.tensor(outside, dtype=torch.float64)
-    for order in range(3):
-        assert derivative(function, x, order).isnan().all()
-    assert not function(torch.tensor(ends)).isnan().any()
 
 
 @EACH
