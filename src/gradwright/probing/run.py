@@ -20,7 +20,7 @@ from gradwright.probing.judge import Kind, Outcome, judge
 from gradwright.probing.row import Probe
 from gradwright.probing.truth import wanted
 
-NO_DERIVATIVE = re.compile(r"not implemented|not differentiable|not supported|derivative", re.IGNORECASE)
+NO_DERIVATIVE = re.compile(r"not implemented|not differentiable|not supported|unsupported|derivative", re.IGNORECASE)
 """How torch says that it has no derivative."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from mpmath import mp
 from torch import Tensor, distributions
@@ -46,24 +48,24 @@ def _with_nan(x: Tensor) -> Tensor:
     return torch.tensor([0.0, float("nan")], dtype=x.dtype)
 
 
-def _softmax(x: list[object]) -> list[object]:
+def _softmax(x: list[Any]) -> list[Any]:
     total = mp.fsum(mp.exp(a) for a in x)
     return [mp.exp(a) / total for a in x]
 
 
-def _entropy_gradient(x: list[object]) -> list[object]:
+def _entropy_gradient(x: list[Any]) -> list[Any]:
     p = _softmax(x)
     entropy = -mp.fsum(a * mp.log(a) for a in p if a)
     return [-a * (mp.log(a) + entropy) if a else 0 for a in p]
 
 
-def _kl_gradient(x: list[object]) -> list[object]:
+def _kl_gradient(x: list[Any]) -> list[Any]:
     p = _softmax(x)
     divergence = mp.fsum(a * mp.log(2 * a) for a in p if a)
     return [a * (mp.log(2 * a) - divergence) if a else 0 for a in p]
 
 
-def _logsumexp(x: list[object]) -> object:
+def _logsumexp(x: list[Any]) -> Any:
     return mp.log(mp.fsum(mp.exp(a) for a in x))
 
 

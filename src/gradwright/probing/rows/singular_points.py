@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from mpmath import mp
 from torch import Tensor
@@ -14,7 +16,7 @@ HALF = torch.float16
 SINGLE = torch.float32
 
 
-def _norm(x: list[object]) -> object:
+def _norm(x: list[Any]) -> Any:
     return mp.norm(mp.matrix(x), 2)
 
 
