@@ -1,1 +1,1 @@
-"""What the installed torch gets wrong, measured: probes against high-precision truth, and what ``gw.stable`` returns."""
+"""Probes of the installed torch: what it returns against high-precision truth, and what ``gw.stable`` returns there."""

@@ -48,7 +48,7 @@ def judge(got: Sequence[float], wanted: Sequence[Any], tolerance: float, tiny: f
         got: what was returned.
         wanted: what is true, as numbers of mpmath.
         tolerance: the largest relative error that is right.
-        tiny: an error that is right whatever is wanted: the smallest number the dtype has with all its digits.
+        tiny: an error that is right whatever is wanted: the smallest number of the dtype.
     """
     values = tuple(got)
     if len(values) != len(wanted):

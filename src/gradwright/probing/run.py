@@ -66,8 +66,10 @@ def sections() -> list[Section]:
         module = importlib.import_module(f"{rows.__name__}.{info.name}")
         title = (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
         found.append(Section(info.name.replace("_", "-"), title, tuple(module.PROBES)))
-    # In the order of their numbers; those with letters come last.
-    return sorted(found, key=lambda section: (not section.probes[0].id.isdigit(), section.probes[0].id.zfill(4)))
+    # In the order of their numbers; those with letters come last, by name.
+    numbered = [section for section in found if section.probes[0].id.isdigit()]
+    lettered = [section for section in found if not section.probes[0].id.isdigit()]
+    return [*sorted(numbered, key=lambda section: int(section.probes[0].id)), *lettered]
 
 
 def run(probes: Sequence[tuple[str, Probe]]) -> Iterator[Result]:
@@ -145,7 +147,8 @@ def forward(probe: Probe, call: Callable[..., Tensor], truth: Sequence[Any]) -> 
 
 
 def _judge(out: Tensor, truth: Sequence[Any], probe: Probe) -> Outcome:
-    return judge(out.double().reshape(-1).tolist(), truth, probe.allowed, torch.finfo(probe.dtype).tiny)
+    numbers = torch.finfo(probe.dtype)
+    return judge(out.double().reshape(-1).tolist(), truth, probe.allowed, numbers.tiny * numbers.eps)
 
 
 def _kind(error: Exception, probe: Probe) -> Kind:

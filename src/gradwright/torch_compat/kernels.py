@@ -13,6 +13,12 @@ def weight_norm(v: Tensor, g: Tensor, dim: int) -> Tensor:
 
 
 def standard_gamma_grad(concentration: Tensor, sample: Tensor) -> Tensor:
-    """Return the derivative of a sample of :class:`torch.distributions.Gamma` by its concentration, the rate being 1."""
+    """Return the derivative of a sample of a Gamma distribution of rate 1 by its concentration."""
     out: Tensor = torch._standard_gamma_grad(concentration, sample)
+    return out
+
+
+def dirichlet_grad(sample: Tensor, concentration: Tensor, total: Tensor) -> Tensor:
+    """Return the derivative of each element of a Dirichlet sample by its own concentration; ``total`` is their sum."""
+    out: Tensor = torch._dirichlet_grad(sample, concentration, total)
     return out

@@ -101,12 +101,14 @@ PROBES = (
         scalar=lambda x: x[0] * x[1] + 1,
     ),
     *(
-        Probe(id=id, case="F.ctc_loss(log_probs, [1, 2])", of=of, at=(LOG_PROBABILITIES,), call=_ctc, scalar=_exact_ctc)
-        for id, of in (("172", "gradient"), ("173", "second derivative"))
+        Probe(
+            id=key, case="F.ctc_loss(log_probs, [1, 2])", of=of, at=(LOG_PROBABILITIES,), call=_ctc, scalar=_exact_ctc
+        )
+        for key, of in (("172", "gradient"), ("173", "second derivative"))
     ),
     *(
         Probe(
-            id=id,
+            id=key,
             case=f"cdist(x, y, {p:g})",
             of="second derivative",
             at=([[0.0, 1.0], [2.0, 0.5]], [[1.0, -1.0]]),
@@ -115,7 +117,7 @@ PROBES = (
             remedy="cdist",
             remedied=lambda f, x, y, p=p: f(x, y, p),
         )
-        for id, p in (("174", 2.0), ("175", 1.5))
+        for key, p in (("174", 2.0), ("175", 1.5))
     ),
     Probe(
         id="176",

@@ -11,7 +11,7 @@ import torch
 from mpmath import mp
 from torch import Tensor
 
-from gradwright.probing.row import Probe
+from gradwright.probing.row import Probe, looked_up
 
 Rows = list[list[float]]
 
@@ -28,28 +28,30 @@ def _symmetric(eigenvalues: Sequence[float]) -> Rows:
     return rows
 
 
-def _general(singular_values: Sequence[float]) -> Rows:
+def general(singular_values: Sequence[float]) -> Rows:
+    """Return a matrix that is not symmetric."""
     n = len(singular_values)
     middle = torch.diag(torch.tensor(singular_values, dtype=torch.float64))
     rows: Rows = (_reflection(n, 0) @ middle @ _reflection(n, 1)).tolist()
     return rows
 
 
-def _weights(n: int, lean: int = 0) -> Rows:
+def weights(n: int, lean: int = 0) -> Rows:
     """Return what the elements of a matrix are weighed with before they are summed; symmetric without ``lean``."""
     return [[math.sin(1 + i + j + i * j + lean * i) for j in range(n)] for i in range(n)]
 
 
-def _weighed(matrix: Tensor, lean: int = 0) -> Tensor:
-    return (matrix * torch.tensor(_weights(len(matrix), lean), dtype=matrix.dtype)).sum()
+def weighed(matrix: Tensor, lean: int = 0) -> Tensor:
+    """Return the sum of the elements of a matrix, each with its weight."""
+    return (matrix * torch.tensor(weights(len(matrix), lean), dtype=matrix.dtype)).sum()
 
 
-def _by_eigh(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def by_eigh(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """Return the usual way to write a function of a symmetric matrix."""
 
     def call(a: Tensor) -> Tensor:
         values, vectors = torch.linalg.eigh((a + a.mT) / 2)
-        return _weighed(vectors @ torch.diag(function(values)) @ vectors.mT)
+        return weighed(vectors @ torch.diag(function(values)) @ vectors.mT)
 
     return call
 
@@ -57,17 +59,17 @@ def _by_eigh(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]
 def _by_svd(middle: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     def call(a: Tensor) -> Tensor:
         u, s, vh = torch.linalg.svd(a)
-        return _weighed(u @ torch.diag(middle(s)) @ vh, lean=1)
+        return weighed(u @ torch.diag(middle(s)) @ vh, lean=1)
 
     return call
 
 
-def _spectral_gradient(divided_difference: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+def spectral_gradient(divided_difference: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
     """Return the gradient of a weighed function of a symmetric matrix (Daleckii and Krein 1965)."""
 
     def gradient(a: Any) -> Any:
         values, vectors = mp.eigsy(mp.matrix(a))
-        inner = vectors.T * mp.matrix(_weights(len(a))) * vectors
+        inner = vectors.T * mp.matrix(weights(len(a))) * vectors
         for i, j in itertools.product(range(len(a)), repeat=2):
             inner[i, j] *= divided_difference(values[i], values[j])
         return vectors * inner * vectors.T
@@ -83,7 +85,7 @@ def _of_log(a: Any, b: Any) -> Any:
     return 2 * mp.atanh((a - b) / (a + b)) / (a - b) if a != b else 1 / a
 
 
-def _polar_gradient(a: Any, weights: Any) -> Any:
+def polar_gradient(a: Any, weights: Any) -> Any:
     """Return the gradient of the weighed orthogonal factor (Kenney and Laub 1991)."""
     u, s, vh = mp.svd_r(mp.matrix(a))
     x = u.T * mp.matrix(weights) * vh.T
@@ -93,7 +95,7 @@ def _polar_gradient(a: Any, weights: Any) -> Any:
     return u * inner * vh
 
 
-def _det(a: Any) -> Any:
+def determinant(a: Any) -> Any:
     """Return the determinant by its definition, which has no division."""
     total = mp.mpf(0)
     for order in itertools.permutations(range(len(a))):
@@ -105,13 +107,13 @@ def _det(a: Any) -> Any:
 def _complement(a: Tensor) -> Tensor:
     """Return the projector onto what is orthogonal to the columns, by a complete QR."""
     q = torch.linalg.qr(a, mode="complete").Q[:, a.shape[1] :]
-    return _weighed(q @ q.mT)
+    return weighed(q @ q.mT)
 
 
 def _exact_complement(a: Any) -> Any:
     m = mp.matrix(a)
     projector = mp.eye(len(a)) - m * mp.inverse(m.T * m) * m.T
-    return mp.fsum(w * p for row, n in zip(_weights(len(a)), range(len(a))) for w, p in zip(row, projector[n, :]))
+    return mp.fsum(w * p for row, n in zip(weights(len(a)), range(len(a))) for w, p in zip(row, projector[n, :]))
 
 
 def _packed(x: Tensor) -> Tensor:
@@ -127,80 +129,80 @@ PROBES = (
         id="149",
         case="V @ diag(sqrt(L)) @ V.T by eigh, eigenvalues 1, 1, 2, 2, 3",
         at=(TWINS,),
-        call=_by_eigh(torch.sqrt),
-        right=_spectral_gradient(_of_sqrt),
+        call=by_eigh(torch.sqrt),
+        right=spectral_gradient(_of_sqrt),
         remedy="sqrtm",
-        remedied=lambda f, a: _weighed(f(a)),
+        remedied=lambda f, a: weighed(f(a)),
     ),
     Probe(
         id="150",
         case="V @ diag(log(L)) @ V.T by eigh, eigenvalues 1, 1, 2, 2, 3",
         at=(TWINS,),
-        call=_by_eigh(torch.log),
-        right=_spectral_gradient(_of_log),
+        call=by_eigh(torch.log),
+        right=spectral_gradient(_of_log),
         remedy="logm",
-        remedied=lambda f, a: _weighed(f(a)),
+        remedied=lambda f, a: weighed(f(a)),
     ),
     Probe(
         id="151",
         case="V @ diag(sqrt(L)) @ V.T by eigh, gaps of 1e-5",
         dtype=torch.float32,
         at=(_symmetric([1.0, 1.00001, 2.0, 2.00001, 3.0]),),
-        call=_by_eigh(torch.sqrt),
-        right=_spectral_gradient(_of_sqrt),
+        call=by_eigh(torch.sqrt),
+        right=spectral_gradient(_of_sqrt),
         remedy="sqrtm",
-        remedied=lambda f, a: _weighed(f(a)),
+        remedied=lambda f, a: weighed(f(a)),
     ),
     Probe(
         id="153",
         case="U @ Vh by svd, singular values 2, 2, 1, 0.5",
-        at=(_general([2.0, 2.0, 1.0, 0.5]),),
+        at=(general([2.0, 2.0, 1.0, 0.5]),),
         call=_by_svd(torch.ones_like),
-        right=lambda a: _polar_gradient(a, _weights(4, lean=1)),
+        right=lambda a: polar_gradient(a, weights(4, lean=1)),
         remedy="orthogonal_factor",
-        remedied=lambda f, a: _weighed(f(a), lean=1),
+        remedied=lambda f, a: weighed(f(a), lean=1),
     ),
     Probe(
         id="154",
         case="U @ Vh by svd of the identity",
         at=(IDENTITY,),
         call=_by_svd(torch.ones_like),
-        right=lambda a: _polar_gradient(a, _weights(4, lean=1)),
+        right=lambda a: polar_gradient(a, weights(4, lean=1)),
         remedy="orthogonal_factor",
-        remedied=lambda f, a: _weighed(f(a), lean=1),
+        remedied=lambda f, a: weighed(f(a), lean=1),
     ),
     Probe(
         id="155",
         case="U @ diag(S) @ Vh by svd of the identity",
         at=(IDENTITY,),
         call=_by_svd(lambda s: s),
-        right=lambda a: _weights(4, lean=1),
+        right=lambda a: weights(4, lean=1),
         remedy="truncated_svd",
-        remedied=lambda f, a: _weighed((lambda u, s, vh: u @ torch.diag(s) @ vh)(*f(a, 4)), lean=1),
+        remedied=lambda f, a: weighed((lambda u, s, vh: u @ torch.diag(s) @ vh)(*f(a, 4)), lean=1),
     ),
     Probe(
         id="157",
-        case="svdvals of numbers near 1e19, summed",
+        case="svdvals(1e19 * [[4, 1], [1, 3]]).sum()",
         of="second derivative",
         dtype=torch.float32,
-        at=([[2e19, 1e19], [0.0, 1e19]],),
+        at=([[4e19, 1e19], [1e19, 3e19]],),
         call=torch.linalg.svdvals,
         # The gradient is the orthogonal factor.
-        right=lambda a: _polar_gradient(a, [[1, 2], [3, 4]]),
+        right=lambda a: polar_gradient(a, [[1, 2], [3, 4]]),
         remedy="polar",
         remedied=lambda f, a: f(a)[1].trace(),
     ),
     *(
         Probe(
-            id=id,
+            id=key,
             case=f"det of a {n} x {n} matrix of zeros",
             of="second derivative",
             at=([[0.0] * n] * n,),
             call=torch.linalg.det,
-            scalar=_det,
+            scalar=determinant,
             remedy="det",
         )
-        for id, n in (("159", 2), ("160", 3))
+        for key, n in (("159", 2), ("160", 3))
     ),
     Probe(
         id="161",
@@ -229,7 +231,7 @@ PROBES = (
         case="linalg.sqrtm",
         of="value",
         at=([[2.0, 1.0], [1.0, 3.0]],),
-        call=lambda a: torch.linalg.sqrtm(a),
+        call=looked_up(torch.linalg, "sqrtm"),
         scalar=lambda a: mp.sqrtm(mp.matrix(a)),
         remedy="sqrtm",
     ),

@@ -20,11 +20,11 @@ def _norm(x: list[Any]) -> Any:
     return mp.norm(mp.matrix(x), 2)
 
 
-def _quaternion_log(q: Tensor) -> Tensor:
+def _quaternion_log(q: Tensor) -> Any:
     return 2 * q[0].acos() * q[1] / torch.linalg.vector_norm(q[1:])
 
 
-def _slerp(q: Tensor) -> Tensor:
+def _slerp(q: Tensor) -> Any:
     angle = (q @ q).acos()
     return ((0.5 * angle).sin() * q + (0.5 * angle).sin() * q) / angle.sin()
 
@@ -51,7 +51,7 @@ PROBES = (
     ),
     *(
         Probe(
-            id=id,
+            id=key,
             case=f"vector_norm([{size:g}, {size:g}])",
             dtype=SINGLE,
             at=([size, size],),
@@ -60,7 +60,7 @@ PROBES = (
             right=lambda x: [1 / mp.sqrt(2), 1 / mp.sqrt(2)],
             remedy="norm",
         )
-        for id, size in (("5", 1e-30), ("6", 1e30))
+        for key, size in (("5", 1e-30), ("6", 1e30))
     ),
     Probe(
         id="7",
@@ -150,7 +150,7 @@ PROBES = (
     ),
     *(
         Probe(
-            id=id,
+            id=key,
             case=f"atan2({size:g}, {size:g})",
             dtype=dtype,
             at=(size, size),
@@ -159,7 +159,7 @@ PROBES = (
             right=lambda y, x: [x / (x * x + y * y), -y / (x * x + y * y)],
             remedy="atan2",
         )
-        for id, size, dtype in (("17", 1e-30, SINGLE), ("18", 1e30, SINGLE), ("19", 2e-3, HALF))
+        for key, size, dtype in (("17", 1e-30, SINGLE), ("18", 1e30, SINGLE), ("19", 2e-3, HALF))
     ),
     Probe(
         id="22",

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from mpmath import mp
 from torch import Tensor, distributions
 
-from gradwright.probing.row import Probe
+from gradwright.probing.row import Probe, looked_up
 from gradwright.torch_compat.kernels import standard_gamma_grad
 
 X = 2.3
-
-
-def _special(name: str, *more: Any) -> Callable[[Tensor], Tensor]:
-    """Return a function of ``torch.special`` that is looked up when it is called: a torch may lack it."""
-
-    def call(x: Tensor) -> Tensor:
-        out: Tensor = getattr(torch.special, name)(x, *more)
-        return out
-
-    return call
 
 
 def _gammainc(a: Any, x: Any) -> Any:
@@ -38,7 +27,7 @@ def _sample_gradient(a: Any, z: Any) -> Any:
     return -mp.diff(lambda b: _gammainc(b, z), a) / _gamma_density(a, z)
 
 
-def _student_t(df: Tensor) -> Tensor:
+def _student_t(df: Tensor) -> Any:
     return distributions.StudentT(df, 0.0, 1.0, validate_args=False).log_prob(torch.ones_like(df))
 
 
@@ -76,14 +65,14 @@ DETACHED = (
 
 PROBES = (
     *(
-        Probe(id=id, case=f"special.{name}({X})", at=(X,), call=_special(name), scalar=scalar)
-        for id, name, scalar in DETACHED
+        Probe(id=key, case=f"special.{name}({X})", at=(X,), call=looked_up(torch.special, name), scalar=scalar)
+        for key, name, scalar in DETACHED
     ),
     Probe(
         id="122",
         case="special.legendre_polynomial_p(0.3, 3)",
         at=(0.3,),
-        call=_special("legendre_polynomial_p", 3),
+        call=looked_up(torch.special, "legendre_polynomial_p", 3),
         scalar=lambda x: mp.legendre(3, x),
         right=lambda x: (15 * x * x - 3) / 2,
     ),
@@ -91,13 +80,13 @@ PROBES = (
         id="123",
         case="special.hermite_polynomial_h(0.3, 3)",
         at=(0.3,),
-        call=_special("hermite_polynomial_h", 3),
+        call=looked_up(torch.special, "hermite_polynomial_h", 3),
         scalar=lambda x: mp.hermite(3, x),
         right=lambda x: 24 * x * x - 12,
     ),
     *(
-        Probe(id=id, case=f"special.gammainc({a}, {x})", at=(a, x), call=torch.special.gammainc, scalar=_gammainc)
-        for id, a, x in (("125", 0.5, 1.0), ("126", 3.0, 2.0), ("127", 100.0, 110.0))
+        Probe(id=key, case=f"special.gammainc({a}, {x})", at=(a, x), call=torch.special.gammainc, scalar=_gammainc)
+        for key, a, x in (("125", 0.5, 1.0), ("126", 3.0, 2.0), ("127", 100.0, 110.0))
     ),
     Probe(
         id="128",
@@ -128,7 +117,7 @@ PROBES = (
         case="special.betainc(2, 3, 0.4)",
         of="value",
         at=(0.4,),
-        call=lambda x: _special("betainc", torch.full_like(x, 3.0), x)(torch.full_like(x, 2.0)),
+        call=lambda x: looked_up(torch.special, "betainc")(torch.full_like(x, 2.0), torch.full_like(x, 3.0), x),
         scalar=lambda x: mp.betainc(2, 3, 0, x, regularized=True),
     ),
     Probe(
@@ -217,13 +206,13 @@ PROBES = (
     ),
     *(
         Probe(
-            id=id,
+            id=key,
             case=f"derivative of a sample {z:g} of Gamma({a:g}, 1), by {a:g}",
             of="value",
             at=(a, z),
             call=standard_gamma_grad,
             right=_sample_gradient,
         )
-        for id, a, z in (("145", 1.0, 1.0), ("146", 2.0, 5.0), ("147", 10.0, 9.0))
+        for key, a, z in (("145", 1.0, 1.0), ("146", 2.0, 5.0), ("147", 10.0, 9.0))
     ),
 )

@@ -41,7 +41,7 @@ def _bce(x: Tensor) -> Tensor:
 PROBES = (
     *(
         Probe(
-            id=id,
+            id=key,
             case=f"{name}({x:g})",
             dtype=dtype,
             at=(x,),
@@ -49,7 +49,7 @@ PROBES = (
             scalar=scalar,
             remedy=name,
         )
-        for id, name, x, dtype, call, scalar in (
+        for key, name, x, dtype, call, scalar in (
             ("59", "sigmoid", 40.0, torch.float64, torch.sigmoid, _sigmoid),
             ("60", "sigmoid", 20.0, SINGLE, torch.sigmoid, _sigmoid),
             ("61", "tanh", 20.0, torch.float64, torch.tanh, mp.tanh),
@@ -87,8 +87,8 @@ PROBES = (
         remedy="silu",
     ),
     *(
-        Probe(id=id, case=f"gelu({x:g})", of=of, dtype=dtype, at=(x,), call=F.gelu, scalar=_gelu, remedy="gelu")
-        for id, x, dtype, of in (
+        Probe(id=key, case=f"gelu({x:g})", of=of, dtype=dtype, at=(x,), call=F.gelu, scalar=_gelu, remedy="gelu")
+        for key, x, dtype, of in (
             ("69", -6.0, SINGLE, "value"),
             ("70", -6.0, SINGLE, "gradient"),
             ("71", -5.5, SINGLE, "value"),
@@ -125,7 +125,7 @@ PROBES = (
     ),
     *(
         Probe(
-            id=id,
+            id=key,
             case=f"special.log_ndtr({x:g})",
             dtype=dtype,
             at=(x,),
@@ -134,7 +134,7 @@ PROBES = (
             right=lambda x: mp.sqrt(2 / mp.pi) / _erfcx(-x / mp.sqrt(2)),
             remedy="log_ndtr",
         )
-        for id, x, dtype in (
+        for key, x, dtype in (
             ("79", -1e5, torch.float64),
             ("80", -1e8, torch.float64),
             ("81", -100.0, SINGLE),
@@ -144,7 +144,7 @@ PROBES = (
     ),
     *(
         Probe(
-            id=id,
+            id=key,
             case=f"special.erfcx({x:g})",
             dtype=dtype,
             at=(x,),
@@ -152,7 +152,7 @@ PROBES = (
             scalar=_erfcx,
             remedy="erfcx",
         )
-        for id, x, dtype in (("84", 1e4, torch.float64), ("86", 1e3, SINGLE))
+        for key, x, dtype in (("84", 1e4, torch.float64), ("86", 1e3, SINGLE))
     ),
     Probe(
         id="87",
@@ -242,7 +242,7 @@ PROBES = (
     ),
     *(
         Probe(
-            id=id,
+            id=key,
             case=f"F.binary_cross_entropy(sigmoid({x:g}), 0)",
             dtype=dtype,
             at=(x,),
@@ -252,7 +252,7 @@ PROBES = (
             remedy="bce_with_logits",
             remedied=lambda f, x: f(x, torch.zeros_like(x)),
         )
-        for id, x, dtype in (("99", 20.0, SINGLE), ("100", 40.0, torch.float64))
+        for key, x, dtype in (("99", 20.0, SINGLE), ("100", 40.0, torch.float64))
     ),
     Probe(
         id="101",
@@ -274,7 +274,7 @@ PROBES = (
     ),
     *(
         Probe(
-            id=id,
+            id=key,
             case=f"sinc({x:g})",
             of=of,
             dtype=dtype,
@@ -283,7 +283,7 @@ PROBES = (
             scalar=lambda x: mp.sin(mp.pi * x) / (mp.pi * x),
             remedy="sinc",
         )
-        for id, x, dtype, of in (
+        for key, x, dtype, of in (
             ("104", 1e-3, SINGLE, "gradient"),
             ("105", 1e-4, SINGLE, "gradient"),
             ("106", 1e-5, torch.float64, "gradient"),
