@@ -18,6 +18,9 @@ DIGITS = 100
 STEP = "1e-25"
 """Of central differences, relative to the number. They are right to about 50 digits in the first order, and to as many
 in the second: what the formula leaves out is of the order of its square, and rounding loses as much again."""
+NOISE_OF_DIFFERENCES = "1e-45"
+NOISE_OF_FORMULAE = "1e-80"
+"""Of the largest number of a truth: what is smaller is not known, and is zero."""
 
 
 def wanted(probe: Probe, inputs: Sequence[Tensor]) -> list[Any]:
@@ -25,9 +28,9 @@ def wanted(probe: Probe, inputs: Sequence[Tensor]) -> list[Any]:
     with mp.workdps(DIGITS):
         exact = [_exact(tensor.double().tolist()) for tensor in inputs]
         if probe.right is not None:
-            return flat(probe.right(*exact))
+            return _without_noise(flat(probe.right(*exact)), NOISE_OF_FORMULAE)
         assert probe.scalar is not None
-        return by_differences(probe.scalar, exact, probe.of)
+        return _without_noise(by_differences(probe.scalar, exact, probe.of), NOISE_OF_DIFFERENCES)
 
 
 def by_differences(scalar: Callable[..., Any], exact: Sequence[Any], of: str) -> list[Any]:
@@ -51,6 +54,11 @@ def flat(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return [number for part in value for number in flat(part)]
     return [mp.mpf(value)]
+
+
+def _without_noise(numbers: Sequence[Any], noise: str) -> list[Any]:
+    least = mp.mpf(noise) * max((abs(x) for x in numbers if mp.isfinite(x)), default=mp.mpf(0))
+    return [mp.mpf(0) if abs(x) < least else x for x in numbers]
 
 
 def _exact(value: Any) -> Any:

@@ -60,7 +60,7 @@ PROBES = (
     ),
     Probe(
         id="66",
-        case="softplus(20.5)",
+        case="F.softplus(20.5)",
         at=(20.5,),
         call=F.softplus,
         scalar=lambda x: mp.log1p(mp.exp(x)),
@@ -69,7 +69,7 @@ PROBES = (
     ),
     Probe(
         id="67",
-        case="softplus(20.5)",
+        case="F.softplus(20.5)",
         of="second derivative",
         at=(20.5,),
         call=F.softplus,
@@ -79,7 +79,7 @@ PROBES = (
     ),
     Probe(
         id="68",
-        case="silu(40.41)",
+        case="F.silu(40.41)",
         of="second derivative",
         at=(40.41,),
         call=F.silu,
@@ -87,7 +87,7 @@ PROBES = (
         remedy="silu",
     ),
     *(
-        Probe(id=key, case=f"gelu({x:g})", of=of, dtype=dtype, at=(x,), call=F.gelu, scalar=_gelu, remedy="gelu")
+        Probe(id=key, case=f"F.gelu({x:g})", of=of, dtype=dtype, at=(x,), call=F.gelu, scalar=_gelu, remedy="gelu")
         for key, x, dtype, of in (
             ("69", -6.0, SINGLE, "value"),
             ("70", -6.0, SINGLE, "gradient"),
