@@ -126,7 +126,6 @@ PROBES = (
         case="erfinv at the number below 1",
         at=(1 - 2**-53,),
         call=torch.erfinv,
-        scalar=mp.erfinv,
         right=lambda x: mp.sqrt(mp.pi) / 2 * mp.exp(mp.erfinv(x) ** 2),
     ),
     *(
