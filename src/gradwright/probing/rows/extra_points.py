@@ -196,7 +196,7 @@ PROBES = (
         call=lambda x, y: torch.where(y > 0, x / y, 0.0),
         right=lambda x, y: [0, 0],
         remedy="masked",
-        remedied=lambda f, x, y: f(lambda y: x / y, y > 0, y),
+        remedied=lambda f, x, y: f(torch.div, y > 0, x, y),
     ),
     Probe(
         id="P18",
