@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwright import stable
 from gradwright.errors import describe_exception
 from gradwright.probing import rows
 from gradwright.probing.judge import Kind, Outcome, judge
@@ -83,29 +84,25 @@ def run(probes: Sequence[tuple[str, Probe]]) -> Iterator[Result]:
 def run_one(probe: Probe, section: str = "") -> Result:
     """Run one probe."""
     truth = wanted(probe, probe.inputs())
-    stable = None
+    remedied = None
     function = stable_function(probe.remedy) if probe.remedy else None
     if function is not None:
         call = function if probe.remedied is None else partial(probe.remedied, function)
         modes = [reverse(probe, call, truth), forward(probe, call, truth)]
-        stable = next((outcome for outcome in modes if outcome is not None and outcome.kind != "right"), modes[0])
+        remedied = next((outcome for outcome in modes if outcome is not None and outcome.kind != "right"), modes[0])
     return Result(
         probe,
         section,
         tuple(float(number) for number in truth),
         reverse(probe, probe.call, truth),
         forward(probe, probe.call, truth),
-        stable,
+        remedied,
     )
 
 
 def stable_function(name: str) -> Callable[..., Any] | None:
     """Return a function of ``gw.stable``, or None where it is not built yet."""
-    try:
-        package = importlib.import_module("gradwright.stable")
-    except ModuleNotFoundError:  # the package is being built; the guard goes when it is there
-        return None
-    found: Callable[..., Any] | None = getattr(package, name, None)
+    found: Callable[..., Any] | None = getattr(stable, name, None)
     return found
 
 

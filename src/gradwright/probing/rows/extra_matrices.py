@@ -136,7 +136,7 @@ PROBES = (
         call=_lowest_two,
         right=spectral_gradient(_of_projector),
         remedy="projector",
-        remedied=lambda f, a: weighed(f(a, slice(0, 2))),
+        remedied=lambda f, a: weighed(f(a, 2, which="smallest")),
     ),
     Probe(
         id="M7",

@@ -311,4 +311,12 @@ PROBES = (
         scalar=lambda p: 3 * mp.log1p(-p),
         right=lambda p: -3,
     ),
+    Probe(
+        id="P31",
+        case="log(exp(x) - exp(y)) at 800, 799",
+        at=(800.0, 799.0),
+        call=lambda x, y: (x.exp() - y.exp()).log(),
+        scalar=lambda x, y: mp.log(mp.exp(x) - mp.exp(y)),
+        remedy="logsubexp",
+    ),
 )

@@ -211,6 +211,7 @@ PROBES = (
         call=_complement,
         scalar=_exact_complement,
         remedy="projector",
+        remedied=lambda f, a: weighed(torch.eye(3, dtype=a.dtype) - f(a @ a.mT, 2)),
     ),
     Probe(
         id="162",
