@@ -32,11 +32,12 @@ ARROWS: dict[str, set[str]] = {
     "fused": BASE | {"authoring"},
     "external": BASE | {"authoring"},
     "implicit": BASE | {"authoring"},
+    "probing": BASE | {"authoring", "stable"},
     "checking": BASE,
     "watching": BASE | {"checking"},
     "reporting": BASE | {"checking"},
     "linting": set(),
-    "cli": BASE | {"authoring", "ste", "stable", "fused", "checking", "watching", "reporting", "linting"},
+    "cli": BASE | {"authoring", "ste", "stable", "fused", "probing", "checking", "watching", "reporting", "linting"},
     "_gradwright_pytest": BASE | {"checking", "watching", "reporting", "linting", "cli"},
     "__main__": {"cli"},
 }

@@ -1,4 +1,4 @@
-"""The command line: ``gradwright check``, ``explain`` and ``show``, one file for each command.
+"""The command line: ``gradwright check``, ``explain``, ``show`` and ``probe``, one file for each command.
 
 Exit status: 0 nothing failed, 1 findings, 2 the command could not do its work, 5 nothing was discovered, 130
 interrupted.
@@ -14,7 +14,12 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from gradwright import __version__
-from gradwright.cli.options import add_check_options, refuse_bad_check_options
+from gradwright.cli.options import (
+    add_check_options,
+    add_probe_options,
+    refuse_bad_check_options,
+    refuse_bad_probe_options,
+)
 from gradwright.cli.statuses import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED
 from gradwright.errors import GradwrightError
 
@@ -68,9 +73,19 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     show.add_argument(
         "name", nargs="?", metavar="NAME", help="an entry, a family or a package; without it, all are listed"
     )
+    probe = commands.add_parser(
+        "probe",
+        help="print what the installed torch gets wrong",
+        description="Run calls of torch at the places where its values or gradients are known to be wrong, NaN, zero, "
+        "detached or missing, compare them with high-precision truth, and say which function of gw.stable is right.",
+        epilog="Exit status: 0 whatever torch gets wrong, 2 for an unknown name or a file that cannot be written.",
+    )
+    add_probe_options(probe)
     options = parser.parse_args(argv)
     if options.command == "check":
         refuse_bad_check_options(check, options)
+    elif options.command == "probe":
+        refuse_bad_probe_options(probe, options)
     return options
 
 
@@ -83,6 +98,10 @@ def _run(options: argparse.Namespace) -> int:
         from gradwright.cli.show import run_show
 
         return run_show(options.name)
+    if options.command == "probe":
+        from gradwright.cli.probe import run_probe
+
+        return run_probe(options)
     from gradwright.cli.explain import run_explain
 
     return run_explain(options.id)

@@ -1,4 +1,4 @@
-"""The options of ``gradwright check``, and what is wrong with them, told before anything is imported."""
+"""The options of ``gradwright check`` and ``probe``, and what is wrong with them, told before anything is imported."""
 
 from __future__ import annotations
 
@@ -56,10 +56,24 @@ def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.
             parser.error(f"{option}: got {value:g}; expected a positive number.")
     if options.memory is not None and options.no_isolation:
         parser.error("--memory: has no effect with --no-isolation; expected one of them; leave one out.")
-    for option in ("json", "html"):
-        path = getattr(options, option)
-        if path is not None and not (option == "json" and path == "-"):
-            _refuse_unwritable(parser, f"--{option}", Path(path))
+    if options.json != "-":
+        _refuse_unwritable(parser, "--json", options.json)
+    _refuse_unwritable(parser, "--html", options.html)
+
+
+def add_probe_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``gradwright probe``."""
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="a row, a section or a function of gw.stable; without it, all are run"
+    )
+    parser.add_argument("--wrong", action="store_true", help="leave out the rows that torch has right in both modes")
+    parser.add_argument("--json", metavar="FILE", help="write the results as JSON (- is standard output, and no table)")
+
+
+def refuse_bad_probe_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with a message when an option cannot be right."""
+    if options.json != "-":
+        _refuse_unwritable(parser, "--json", options.json)
 
 
 def contract_ids() -> list[str]:
@@ -68,7 +82,10 @@ def contract_ids() -> list[str]:
     return sorted(info.name.replace("_", "-") for info in pkgutil.iter_modules([str(folder)]))
 
 
-def _refuse_unwritable(parser: argparse.ArgumentParser, option: str, path: Path) -> None:
+def _refuse_unwritable(parser: argparse.ArgumentParser, option: str, name: str | None) -> None:
+    if name is None:
+        return
+    path = Path(name)
     if path.is_dir():
         parser.error(f"{option}: {path} is a directory; expected a file to write; give a file name.")
     folder = path.absolute().parent
