@@ -116,7 +116,7 @@ def _quantile(y: Tensor) -> Tensor:
     x = torch.where(lower < FAR, start, torch.special.ndtri(torch.exp(lower)))
     for _ in range(STEPS):
         x = x - (log_ndtr_value(x) - lower) / hazard_value(x)
-    x = torch.where(lower.isinf(), start, x)
+    x = torch.where(lower.isinf(), lower, x)
     upper = -torch.expm1(y.clamp(min=MIDDLE))
     other = -torch.special.ndtri(upper)
     step = (lower_tail(other) - upper) / density_value(other)

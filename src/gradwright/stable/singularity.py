@@ -158,7 +158,8 @@ class _Order:
         self.closed = closed
         self.at = at
         self.domain = domain
-        self.series = {dtype: _series(coefficient, order, each[order]) for dtype, each in switches.items()}
+        last = order == ORDERS - 1  # differentiated by PyTorch, so that nothing may be changed in place
+        self.series = {dtype: _series(coefficient, order, each[order], last) for dtype, each in switches.items()}
         self.distance = {dtype: each[order].distance for dtype, each in switches.items()}
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -176,7 +177,7 @@ class _Order:
         return out.to(x.dtype)
 
 
-def _series(coefficient: Coefficient, order: int, switch: Switch) -> Form:
+def _series(coefficient: Coefficient, order: int, switch: Switch, differentiable: bool) -> Form:
     """Return the polynomial of the terms that are used; in the square where every other one is zero."""
     first, step, numbers = _terms(coefficient, order, switch.terms)
     lead, rest = numbers[-1], numbers[-2::-1]
@@ -185,7 +186,7 @@ def _series(coefficient: Coefficient, order: int, switch: Switch) -> Form:
         z = d * d if step == 2 else d
         total = torch.full_like(d, lead)
         for number in rest:
-            total = torch.addcmul(torch.full_like(d, number), total, z)
+            total = total * z + number if differentiable else total.mul_(z).add_(number)
         return total * d if first else total
 
     return evaluate
