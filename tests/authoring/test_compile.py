@@ -137,3 +137,30 @@ def test_a_compiled_function_works_in_a_transform_and_then_without(op: str | Non
         assert torch.func.vmap(torch.func.grad(compiled))(torch.ones(2)).tolist() == [7, 7]
         assert torch.func.jvp(compiled, (t.detach(),), (t.detach(),))[1].tolist() == [7, 7]
         assert torch.autograd.grad(compiled(t).sum(), t)[0].tolist() == [7, 7]
+
+
+def test_functions_of_several_tensors_where_nothing_is_differentiated() -> None:
+    """Also inside of a rule, where the compiler counts nothing as differentiated."""
+
+    @gw.custom_gradient
+    def scaled(a: Tensor, b: Tensor) -> Tensor:
+        return a * b
+
+    @scaled.vjp
+    def scaled_vjp(g: Tensor, b: Tensor) -> dict[str, Tensor | None]:
+        return {"a": scaled(g, b), "b": None}
+
+    @gw.custom_gradient
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        return a * b
+
+    @product.vjp
+    def product_vjp(g: Tensor, a: Tensor, b: Tensor) -> dict[str, Tensor]:
+        return {"a": scaled(g, b), "b": scaled(g, a)}
+
+    a, b = x(3).detach(), x(3, seed=2).detach()
+    fast = torch.compile(product, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(fast(a, b), a * b)
+    a.requires_grad_()
+    (grad,) = torch.autograd.grad(fast(a, b).sum(), a)
+    torch.testing.assert_close(grad, b)

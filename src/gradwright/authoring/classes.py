@@ -123,7 +123,7 @@ def function_class(definition: Definition, *, forward_mode: bool) -> type[Functi
     There are two because torch.compile refuses a class that has a ``jvp``.
     """
     body: dict[str, Any] = {
-        "forward": staticmethod(_forward),
+        "forward": staticmethod(forward),
         "setup_context": staticmethod(_setup_context),
         "backward": staticmethod(_backward),
         "__module__": definition.module,
@@ -141,7 +141,8 @@ def function_class(definition: Definition, *, forward_mode: bool) -> type[Functi
     return type(definition.name, (Function,), body)
 
 
-def _forward(call: Call, *leaves: Tensor) -> Any:
+def forward(call: Call, *leaves: Tensor) -> Any:
+    """Run the function on the tensors of a call; return those it returned, those it keeps, and how they were built."""
     definition = call.definition
     context, cast, state = autocast.enter(definition.options.autocast, leaves)
     left = iter(cast)

@@ -240,7 +240,18 @@ class _Dispatch:
         assert self.reverse is not None
         # Not the class for plain calls: its rule is in a closure, and of what closures of a Function with
         # `setup_context` hold, torch.compile does not notice changes (torch 2.13). Arguments it watches.
-        return classes.run(self.definition, self.reverse.apply, values, forward_mode=False)[0]
+        return classes.run(self.definition, self._apply_recorded, values, forward_mode=False)[0]
+
+    def _apply_recorded(self, call: Any, *leaves: Tensor) -> Any:
+        """Apply the class in a call that torch.compile traces.
+
+        Where nothing is differentiated, torch 2.13 calls the forward of a class, and by mistake with a context before
+        the arguments when it takes any number of them: so it is called here.
+        """
+        assert self.reverse is not None
+        if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves):
+            return self.reverse.apply(call, *leaves)
+        return classes.forward(call, *leaves)
 
     def general(self, *values: Any) -> Any:
         """Run a call of any kind."""
