@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright.authoring.exact import ExactEntry, Point
+from gradwright.authoring.exact import ExactEntry, Measure, Point
 from tests.truth import Truth, leaves_of, truth, with_leaves
 
 
@@ -80,7 +80,7 @@ def errors(
     args, kwargs = with_leaves(entry, point, leaves)
     out = function(*args, **kwargs)
     bar = entry.bars[dtype]
-    yield worst("value", out.detach(), want.value, entry, bar)
+    yield worst("value", out.detach(), want.value, entry.measure, bar)
     g = torch.ones_like(out) if g is None else g.to(out.dtype)
     v = {name: torch.ones_like(leaf) for name, leaf in leaves.items()} if v is None else v
     orders = min(orders, point.orders)
@@ -90,7 +90,7 @@ def errors(
         out, list(leaves.values()), g, create_graph=orders > 1, retain_graph=True, materialize_grads=True
     )
     for name, grad in zip(leaves, first):
-        yield worst(f"first {name}", grad.detach(), want.first[name], entry, bar)
+        yield worst(f"first {name}", grad.detach(), want.first[name], entry.measure, bar)
     if orders < 2:
         return
     total: Any = sum(_dot(v[name], grad) for name, grad in zip(leaves, first))
@@ -99,7 +99,8 @@ def errors(
     else:  # the gradient is a constant
         second = tuple(torch.zeros_like(leaf) for leaf in leaves.values())
     for name, grad in zip(leaves, second):
-        yield worst(f"second {name}", grad.detach(), want.second[name], entry, entry.second_bar(dtype))
+        measure = entry.second_measure or entry.measure
+        yield worst(f"second {name}", grad.detach(), want.second[name], measure, entry.second_bar(dtype))
 
 
 def forward_errors(entry: ExactEntry, number: int, dtype: torch.dtype) -> Iterator[Error]:
@@ -120,10 +121,10 @@ def forward_errors(entry: ExactEntry, number: int, dtype: torch.dtype) -> Iterat
         _, push = torch.func.jvp(along, (leaf,), (t,))
         if g is None:
             if push.shape == leaf.shape:
-                yield worst(f"forward {name}", push, want.first[name], entry, entry.bars[dtype])
+                yield worst(f"forward {name}", push, want.first[name], entry.measure, entry.bars[dtype])
             else:
                 total = push.double().sum_to_size(leaf.shape)
-                yield worst(f"forward {name}", total, want.first[name], entry, 4 * entry.bars[dtype])
+                yield worst(f"forward {name}", total, want.first[name], entry.measure, 4 * entry.bars[dtype])
         else:
             # One number: as far off as the sum of what the elements of the gradient may be.
             terms = (t.to(want.first[name].dtype).conj() * want.first[name]).real
@@ -136,7 +137,7 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a.conj() * b).real.sum() if b.is_complex() else (a * b).sum()
 
 
-def worst(quantity: str, got: Tensor, want: Tensor, entry: ExactEntry, bar: float) -> Error:
+def worst(quantity: str, got: Tensor, want: Tensor, measure: Measure, bar: float) -> Error:
     """Return the worst element. Below the normal numbers of the dtype, an error is relative to the smallest of them."""
     info = torch.finfo(got.dtype)
     if got.is_complex() or want.is_complex():
@@ -146,7 +147,7 @@ def worst(quantity: str, got: Tensor, want: Tensor, entry: ExactEntry, bar: floa
     found, true = pair
     if found.numel() == 0:
         return Error(quantity, 0.0, bar, 0.0, 0.0)
-    size = true.abs() if entry.measure == "element" else true.abs().nan_to_num(0.0, 0.0, 0.0).max().expand_as(true)
+    size = true.abs() if measure == "element" else true.abs().nan_to_num(0.0, 0.0, 0.0).max().expand_as(true)
     # Numbers below the normal ones have fewer digits: what counts there is the distance between two of them.
     floor = info.smallest_normal * (1.0 if bar < 1 else bar)
     off = (found - true).abs() / size.clamp(min=floor)

@@ -71,11 +71,11 @@ def truth(
         ArithmeticError: the digits do not suffice, because the function has no derivative there.
     """
     leaves = leaves_of(entry, point)
-    if entry.elementwise:
-        value, first, second = _elementwise(entry, point, leaves, orders)
-    else:
-        value, first, second = _joint(entry, point, leaves, g, v, orders)
     known = point if isinstance(point, Point) else Point(point.args, point.kwargs)
+    if entry.elementwise:
+        value, first, second = _elementwise(entry, known, leaves, orders)
+    else:
+        value, first, second = _joint(entry, known, leaves, g, v, orders)
     value = _given(known.value, value)
     shape = value.shape
     weights = torch.ones(shape, dtype=value.dtype) if g is None else g.detach().to(value.dtype)
@@ -92,7 +92,7 @@ def truth(
 # -------------------------------------------------------------------- one number at a time
 
 
-def _elementwise(entry: ExactEntry, point: Any, leaves: Mapping[str, Tensor], orders: int) -> Any:
+def _elementwise(entry: ExactEntry, point: Point, leaves: Mapping[str, Tensor], orders: int) -> Any:
     """Return value and derivatives of each element; the second is the row sum of its matrix of second derivatives."""
     bound = _bound(entry, point)
     tensors = {name: value for name, value in bound.items() if isinstance(value, Tensor)}
@@ -115,8 +115,9 @@ def _elementwise(entry: ExactEntry, point: Any, leaves: Mapping[str, Tensor], or
         values.append(found.values()[0])
         ones = [1.0] * len(names)
         for place, name in enumerate(names):
-            first[name].append(found.first(place, [1.0]) if orders > 0 else 0.0)
-            second[name].append(found.second(place, ones, [1.0]) if orders > 1 else 0.0)
+            asked = _asked(point, name, orders)
+            first[name].append(found.first(place, [1.0]) if asked[0] else 0.0)
+            second[name].append(found.second(place, ones, [1.0]) if asked[1] else 0.0)
 
     def tensor(row: list[float]) -> Tensor:
         return torch.tensor(row, dtype=torch.float64).reshape(shape)
@@ -127,7 +128,7 @@ def _elementwise(entry: ExactEntry, point: Any, leaves: Mapping[str, Tensor], or
 # -------------------------------------------------------------------- whole tensors
 
 
-def _joint(entry: ExactEntry, point: Any, leaves: Mapping[str, Tensor], g: Any, v: Any, orders: int) -> Any:
+def _joint(entry: ExactEntry, point: Point, leaves: Mapping[str, Tensor], g: Any, v: Any, orders: int) -> Any:
     import numpy as np
 
     bound = _bound(entry, point)
@@ -164,8 +165,9 @@ def _joint(entry: ExactEntry, point: Any, leaves: Mapping[str, Tensor], g: Any, 
     weights = [1.0, 0.0] * math.prod(shape) if two else [1.0] * len(row)
     weights = weights if g is None else list(_numbers(g if two or not g.is_complex() else g.real))
     directions = [x for n, leaf in leaves.items() for x in _numbers(torch.ones_like(leaf) if v is None else v[n])]
-    first = [found.first(k, weights) if orders > 0 else 0.0 for k in range(len(start))]
-    second = [found.second(k, directions, weights) if orders > 1 else 0.0 for k in range(len(start))]
+    asked = [_asked(point, name, orders) for name, leaf in leaves.items() for _ in range(_count(leaf))]
+    first = [found.first(k, weights) if one else 0.0 for k, (one, _) in enumerate(asked)]
+    second = [found.second(k, directions, weights) if two else 0.0 for k, (_, two) in enumerate(asked)]
     return value, _split(first, leaves), _split(second, leaves)
 
 
@@ -300,6 +302,11 @@ def _call(entry: ExactEntry, given: Mapping[str, Any]) -> tuple[tuple[Any, ...],
 
 def _differentiable(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _asked(point: Point, name: str, orders: int) -> tuple[bool, bool]:
+    """Return whether the first and the second derivative must be found, or the point says what they are."""
+    return orders > 0 and name not in point.first, orders > 1 and name not in point.second
 
 
 def _given(said: Any, found: Tensor) -> Tensor:

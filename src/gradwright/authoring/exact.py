@@ -60,6 +60,8 @@ class ExactEntry(Entry):
     elementwise: bool = True
     """Whether each element of the output depends on the same element of the (broadcast) arguments alone."""
     measure: Measure = "element"
+    second_measure: Measure | None = None
+    """The same for second derivatives, where they are differences that cancel; None for the same one."""
     replaces: Callable[..., Any] | None = None
     """What is written today in its place, for the comparison of speed; takes the same arguments."""
     ordinary: Callable[[], tuple[Any, ...]] | None = None
@@ -106,6 +108,7 @@ def exact(
     paper: str,
     elementwise: bool = True,
     measure: Measure = "element",
+    second_measure: Measure | None = None,
     replaces: Callable[..., Any] | None = None,
     ordinary: Callable[[], tuple[Any, ...]] | None = None,
     slower: str = "",
@@ -129,6 +132,7 @@ def exact(
             bars=dict(bars),
             elementwise=elementwise,
             measure=measure,
+            second_measure=second_measure,
             replaces=replaces,
             ordinary=ordinary,
             slower=slower,
