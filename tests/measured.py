@@ -49,7 +49,7 @@ def cotangents(entry: ExactEntry, point: Point, dtype: torch.dtype) -> tuple[Ten
         return None, None
     args, kwargs = with_leaves(entry, point, {})
     with torch.no_grad():
-        out = entry.function(*args, **kwargs)
+        out = entry.subject(*args, **kwargs)
     return _signed(out), {name: _signed(leaf) for name, leaf in leaves_of(entry, point).items()}
 
 
@@ -75,7 +75,7 @@ def errors(
     point = points(entry, dtype)[number]
     want = known(entry, number, dtype, orders)
     g, v = cotangents(entry, point, dtype)
-    function = function or entry.function
+    function = function or entry.subject
     leaves = {name: leaf.detach().clone().requires_grad_() for name, leaf in leaves_of(entry, point).items()}
     args, kwargs = with_leaves(entry, point, leaves)
     out = function(*args, **kwargs)
@@ -115,7 +115,7 @@ def forward_errors(entry: ExactEntry, number: int, dtype: torch.dtype) -> Iterat
 
         def along(x: Tensor, name: str = name) -> Any:
             args, kwargs = with_leaves(entry, point, {**leaves, name: x})
-            return entry.function(*args, **kwargs)
+            return entry.subject(*args, **kwargs)
 
         t = torch.ones_like(leaf) if v is None else v[name]
         _, push = torch.func.jvp(along, (leaf,), (t,))
@@ -141,7 +141,7 @@ def worst(quantity: str, got: Tensor, want: Tensor, measure: Measure, bar: float
     """Return the worst element. Below the normal numbers of the dtype, an error is relative to the smallest of them."""
     info = torch.finfo(got.dtype)
     if got.is_complex() or want.is_complex():
-        pair = [torch.view_as_real(x.to(torch.complex128)) for x in (got, want)]
+        pair = [torch.view_as_real(x.to(torch.complex128).resolve_conj()) for x in (got, want)]
     else:
         pair = [got.double(), want.double()]
     found, true = pair

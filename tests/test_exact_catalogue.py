@@ -60,7 +60,7 @@ def gradients_of(entry: ExactEntry, point: Point, function: object = None) -> li
     """Return the value and the gradients, for the cotangent of the proofs."""
     leaves = {name: leaf.detach().clone().requires_grad_() for name, leaf in leaves_of(entry, point).items()}
     args, kwargs = with_leaves(entry, point, leaves)
-    out = (function or entry.function)(*args, **kwargs)  # type: ignore[operator]
+    out = (function or entry.subject)(*args, **kwargs)  # type: ignore[operator]
     g, _ = cotangents(entry, point, out.dtype)
     g = torch.ones_like(out) if g is None else g.to(out.dtype)
     return [out.detach(), *torch.autograd.grad(out, list(leaves.values()), g, materialize_grads=True)]
@@ -75,7 +75,7 @@ def test_a_batch_is_each_of_its_examples(entry: ExactEntry) -> None:
 
         def call(*given: Tensor, point: Point = point, names: tuple[str, ...] = tuple(leaves)) -> Tensor:
             args, kwargs = with_leaves(entry, point, dict(zip(names, given)))
-            result: Tensor = entry.function(*args, **kwargs)
+            result: Tensor = entry.subject(*args, **kwargs)
             return result
 
         def pulled(*given: Tensor, call: Any = call, g: Tensor | None = g) -> tuple[Tensor, ...]:
@@ -99,7 +99,7 @@ def test_compiled_code_is_true(entry: ExactEntry) -> None:
             continue
         for number, point in enumerate(points(entry, dtype)):
             torch.compiler.reset()
-            fast = torch.compile(entry.function, fullgraph=entry.fullgraph, dynamic=False)
+            fast = torch.compile(entry.subject, fullgraph=entry.fullgraph, dynamic=False)
             found = list(errors(entry, number, dtype, orders=1, function=fast))
             assert all(error.within for error in found), "\n".join(
                 f"{about(entry, number, point)}: {error}" for error in found if not error.within
@@ -108,7 +108,7 @@ def test_compiled_code_is_true(entry: ExactEntry) -> None:
 
 def faults(entry: ExactEntry, point: Point, level: str) -> list[str]:
     """Return what a check finds against an entry, what it cannot tell, and what is refused that need not be."""
-    report = gw.check(entry.function, *point.args, kwargs=dict(point.kwargs), level=level, seed=0)  # type: ignore[arg-type]
+    report = gw.check(entry.subject, *point.args, kwargs=dict(point.kwargs), level=level, seed=0)  # type: ignore[arg-type]
     bad = [
         r
         for r in report.results

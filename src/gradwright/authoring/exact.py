@@ -62,6 +62,9 @@ class ExactEntry(Entry):
     measure: Measure = "element"
     second_measure: Measure | None = None
     """The same for second derivatives, where they are differences that cancel; None for the same one."""
+    observed: Callable[[Any], Tensor] | None = None
+    """What of the output is compared with the reference, as one tensor, where the output is several tensors, or is not
+    determined by the arguments alone (as eigenvectors are not, up to their signs)."""
     replaces: Callable[..., Any] | None = None
     """What is written today in its place, for the comparison of speed; takes the same arguments."""
     ordinary: Callable[[], tuple[Any, ...]] | None = None
@@ -74,6 +77,12 @@ class ExactEntry(Entry):
     def second_bar(self, dtype: torch.dtype) -> float:
         """Return the largest error that a second derivative may have: that of half types has no room for 100 times."""
         return (4 if dtype in HALF else 100) * self.bars[dtype]
+
+    @property
+    def subject(self) -> Callable[..., Any]:
+        """The function, as far as its output is determined: what is proved."""
+        observed, function = self.observed, self.function
+        return function if observed is None else lambda *args, **kwargs: observed(function(*args, **kwargs))
 
 
 def relative(float64: float, float32: float, *half: torch.dtype) -> dict[torch.dtype, float]:
@@ -109,6 +118,7 @@ def exact(
     elementwise: bool = True,
     measure: Measure = "element",
     second_measure: Measure | None = None,
+    observed: Callable[[Any], Tensor] | None = None,
     replaces: Callable[..., Any] | None = None,
     ordinary: Callable[[], tuple[Any, ...]] | None = None,
     slower: str = "",
@@ -133,6 +143,7 @@ def exact(
             elementwise=elementwise,
             measure=measure,
             second_measure=second_measure,
+            observed=observed,
             replaces=replaces,
             ordinary=ordinary,
             slower=slower,
