@@ -92,3 +92,7 @@ class RuleError(GradwrightError, RuntimeError):
 
 class ArgumentError(GradwrightError, TypeError):
     """A function with a custom gradient was called with a value of a kind that it was not declared for."""
+
+
+class UndefinedGradientError(GradwrightError, ArithmeticError):
+    """A derivative was asked for that does not exist, as that of one eigenvector of two with the same eigenvalue."""

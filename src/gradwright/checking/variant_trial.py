@@ -35,7 +35,7 @@ from gradwright.checking.differences import (
 from gradwright.checking.judge import UNRESOLVED_BAR, acquitted, largest_entry, one_unit_away
 from gradwright.checking.projection import rounding_of_sum
 from gradwright.checking.report import Finding, Where
-from gradwright.errors import SampleError, describe_exception
+from gradwright.errors import SampleError, UndefinedGradientError, describe_exception
 
 MAX_JOINT_OUTPUTS = 4096
 SCREEN_STEP, SCREENED = 1e-3, 1e-7
@@ -108,7 +108,9 @@ def _broken(contract: Contract, case: Case) -> Finding | None:
     return outcome.findings[0] if outcome.verdict == "fail" and outcome.findings else None
 
 
-def _raises(case: Case, error: BaseException) -> Fault:
+def _raises(case: Case, error: BaseException) -> Fault | Unjudged:
+    if isinstance(error, UndefinedGradientError):
+        return Unjudged()  # it says itself that there is no derivative
     place = user_location(error)
     message = f"backward raises {describe_exception(error)}{f' at {place}' if place else ''}."
     hint = "let backward handle such inputs, or let forward refuse them."

@@ -12,7 +12,7 @@ from torch.autograd import Function
 
 import gradwright as gw
 from gradwright.checking.report import ContractResult
-from gradwright.errors import SampleError
+from gradwright.errors import SampleError, UndefinedGradientError
 from tests.subjects import (
     ClassMethods,
     ComplexSquare,
@@ -638,3 +638,34 @@ def test_a_rule_for_square_matrices_that_refuses_others_is_not_accused() -> None
             return g * torch.eye(ctx.n, dtype=g.dtype)
 
     assert result(Trace, x(3, 3)).verdict == "pass"
+
+
+
+class Direction(Function):
+    """x / |x|, which has no derivative at zero and says so."""
+
+    error: type[Exception] = UndefinedGradientError
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x / x.norm().clamp(min=1e-300)
+
+    @classmethod
+    def backward(cls, ctx: Any, g: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        r = x.norm()
+        if r == 0:
+            raise cls.error("no direction at zero")
+        return (g - x / r * (x / r * g).sum()) / r
+
+
+class Fragile(Direction):
+    error = ValueError
+
+
+def test_who_says_that_a_derivative_does_not_exist_is_not_accused() -> None:
+    x = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    assert gw.check(Direction, x, only=("shapes",))
+    report = gw.check(Fragile, x, only=("shapes",))
+    assert "with `x` all zero: backward raises ValueError" in report.findings[0].message
