@@ -2,8 +2,8 @@
 
 A derivative is a central difference with a step 40 decades below the arguments, so that its error is below 1e-70 where
 the function is smooth. How many digits the arithmetic must have is found out: there are more, and a smaller step, until
-two results agree. So a derivative that does not exist does not settle. A difference of zero is believed
-only at the most digits, since too few of them make one as well. At a kink that is symmetric, a first difference is the
+two results agree. So a derivative that does not exist does not settle. Zero, infinity and nan are believed only at the
+most digits, since too few of them make such numbers as well. At a kink that is symmetric, a first difference is the
 subgradient of minimum norm.
 """
 
@@ -220,7 +220,7 @@ class _Differences:
         for digits in DIGITS:
             with mpmath.workdps(digits):
                 now = self.evaluate(mpmath, list(map(mpmath.mpf, self.start)))
-            if before is not None and all(_agree(a, b) for a, b in zip(before, now)):
+            if before is not None and all(_believed(b) and _agree(a, b) for a, b in zip(before, now)):
                 break
             before = now
         return [float(x) if not isinstance(x, mpmath.mpc) else math.nan for x in now]
@@ -266,17 +266,26 @@ class _Differences:
                     math.frexp(self.scale)[1] - STEP - FINER * number
                 )  # a power of two: sums are exact where they can
                 now = difference(mpmath, mpmath.ldexp(1, step))
-                if isinstance(now, mpmath.mpc) or mpmath.isnan(now):
+                if isinstance(now, mpmath.mpc):
                     return math.nan
-                if before is not None and now != 0 and _agree(before, now):
+                if before is not None and _believed(now) and _agree(before, now):
                     return float(now)
                 # What is zero but for rounding falls with every digit; what no float holds is zero as well.
                 falls = before is not None and abs(now) <= abs(before) * mpmath.mpf(10) ** (-digits // 4)
                 vanishes = falls or abs(now) < mpmath.mpf(10) ** TINY
             before = now
+        if not mpmath.isfinite(now):
+            return float(now)
         if vanishes:
             return 0.0
         raise ArithmeticError(f"the derivative at {self.start} does not settle with {DIGITS[-1]} digits")
+
+
+def _believed(x: Any) -> bool:
+    """Tell whether a number may be taken for true as soon as more digits give it again."""
+    import mpmath
+
+    return bool(mpmath.isfinite(x)) and x != 0
 
 
 def _agree(a: Any, b: Any) -> bool:
