@@ -211,6 +211,7 @@ class _Differences:
         self.start = start
         sizes = [abs(x) for x in start if x != 0 and math.isfinite(x)]
         self.scale = min(sizes, default=1.0)
+        self.infinite: list[bool] | None = None
 
     def values(self) -> list[float]:
         """Return the values."""
@@ -254,7 +255,18 @@ class _Differences:
 
     def _at(self, mp: Any, moved: Mapping[int, Any], weights: Sequence[float]) -> Any:
         numbers = [mp.mpf(x) + moved.get(k, 0) for k, x in enumerate(self.start)]
-        return mp.fsum(mp.mpf(w) * out for w, out in zip(weights, self.evaluate(mp, numbers)) if w != 0)
+        outs = zip(weights, self.evaluate(mp, numbers), self._infinite())
+        return mp.fsum(mp.mpf(w) * out for w, out, infinite in outs if w != 0 and not infinite)
+
+    def _infinite(self) -> list[bool]:
+        """Tell which outputs are infinite: as an infinite argument has no derivative, they are constants."""
+        import mpmath
+
+        if self.infinite is None:
+            with mpmath.workdps(DIGITS[0]):
+                outs = self.evaluate(mpmath, list(map(mpmath.mpf, self.start)))
+            self.infinite = [bool(mpmath.isinf(x)) for x in outs]
+        return self.infinite
 
     def _settled(self, difference: Callable[[Any, Any], Any]) -> float:
         import mpmath
@@ -262,9 +274,8 @@ class _Differences:
         before = None
         for number, digits in enumerate(DIGITS):
             with mpmath.workdps(digits):
-                step = (
-                    math.frexp(self.scale)[1] - STEP - FINER * number
-                )  # a power of two: sums are exact where they can
+                # A power of two: sums are exact where they can be.
+                step = math.frexp(self.scale)[1] - STEP - FINER * number
                 now = difference(mpmath, mpmath.ldexp(1, step))
                 if isinstance(now, mpmath.mpc):
                     return math.nan
