@@ -640,7 +640,6 @@ def test_a_rule_for_square_matrices_that_refuses_others_is_not_accused() -> None
     assert result(Trace, x(3, 3)).verdict == "pass"
 
 
-
 class Direction(Function):
     """x / |x|, which has no derivative at zero and says so."""
 
