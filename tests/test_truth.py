@@ -92,6 +92,16 @@ def test_infinities_count_as_constants_and_conventions_are_taken_as_given() -> N
     assert (found.value.item(), found.first["x"].item(), found.second["x"].item()) == (7, 8, 9)
 
 
+def test_infinite_outputs_count_as_constants() -> None:
+    made = entry(lambda x: x, lambda mp, x: x * mp.log(0), at(1.0))
+    assert truth(made, made.examples(torch.float64)[0]).first["x"].tolist() == [0.0]
+
+
+def test_a_tiny_value_beside_a_large_one_is_found() -> None:
+    made = entry(lambda x: x, lambda mp, x: mp.log(mp.exp(x)), at(5e-300))
+    assert truth(made, made.examples(torch.float64)[0]).value.tolist() == [5e-300]
+
+
 def test_no_derivative_is_said_to_be_none() -> None:
     made = entry(lambda x: x, lambda mp, x: mp.sqrt(abs(x)), at(0.0))
     with pytest.raises(ArithmeticError, match="does not settle"):

@@ -209,6 +209,7 @@ class _Differences:
         self.start = start
         sizes = [abs(x) for x in start if x != 0 and math.isfinite(x)]
         self.scale = min(sizes, default=1.0)
+        self.infinite: list[bool] | None = None
 
     def values(self) -> list[float]:
         """Return the values."""
@@ -218,7 +219,7 @@ class _Differences:
         for digits in DIGITS:
             with mpmath.workdps(digits):
                 now = self.evaluate(mpmath, list(map(mpmath.mpf, self.start)))
-            if before is not None and all(_agree(a, b) for a, b in zip(before, now)):
+            if before is not None and all(b != 0 and _agree(a, b) for a, b in zip(before, now)):
                 break
             before = now
         return [float(x) if not isinstance(x, mpmath.mpc) else math.nan for x in now]
@@ -252,7 +253,18 @@ class _Differences:
 
     def _at(self, mp: Any, moved: Mapping[int, Any], weights: Sequence[float]) -> Any:
         numbers = [mp.mpf(x) + moved.get(k, 0) for k, x in enumerate(self.start)]
-        return mp.fsum(mp.mpf(w) * out for w, out in zip(weights, self.evaluate(mp, numbers)) if w != 0)
+        outs = zip(weights, self.evaluate(mp, numbers), self._infinite())
+        return mp.fsum(mp.mpf(w) * out for w, out, infinite in outs if w != 0 and not infinite)
+
+    def _infinite(self) -> list[bool]:
+        """Tell which outputs are infinite: as an infinite argument has no derivative, they are constants."""
+        import mpmath
+
+        if self.infinite is None:
+            with mpmath.workdps(DIGITS[0]):
+                outs = self.evaluate(mpmath, list(map(mpmath.mpf, self.start)))
+            self.infinite = [bool(mpmath.isinf(x)) for x in outs]
+        return self.infinite
 
     def _settled(self, difference: Callable[[Any, Any], Any]) -> float:
         import mpmath
