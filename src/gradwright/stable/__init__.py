@@ -6,6 +6,10 @@ values, first and second derivatives, at the singular points and over the whole 
 """
 
 from gradwright.stable.logistic import sigmoid as sigmoid
+from gradwright.stable.logpairs import logaddexp as logaddexp
+from gradwright.stable.logpairs import logsubexp as logsubexp
+from gradwright.stable.logspace import logcumsumexp as logcumsumexp
+from gradwright.stable.logspace import logsumexp as logsumexp
 from gradwright.stable.ratios import acos_squared as acos_squared
 from gradwright.stable.ratios import acosh_squared as acosh_squared
 from gradwright.stable.ratios import expm1_over_x as expm1_over_x
@@ -21,3 +25,5 @@ from gradwright.stable.ratios import x_over_tan as x_over_tan
 from gradwright.stable.singularity import find_switches as find_switches
 from gradwright.stable.singularity import quotient as quotient
 from gradwright.stable.singularity import removable as removable
+from gradwright.stable.softmaxes import log_softmax as log_softmax
+from gradwright.stable.softmaxes import softmax as softmax

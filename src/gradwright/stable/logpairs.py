@@ -15,8 +15,9 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example, around, grid
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative, whole_range
+from gradwright.stable.arguments import require_floating, widened
 from gradwright.stable.logistic import logistic_slope
-from gradwright.stable.rows import at_least_single, check_floating, seen_below, seen_within
+from gradwright.stable.rows import seen_below, seen_within
 
 BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
 INF = math.inf
@@ -77,7 +78,7 @@ def logaddexp(x: Tensor, y: Tensor) -> Tensor:
         >>> torch.autograd.grad(gw.stable.logaddexp(x, torch.tensor(-torch.inf)).sum(), x)
         (tensor([0., 1.]),)
     """
-    check_floating("logaddexp", x=x, y=y)
+    require_floating("logaddexp", x=x, y=y)
     return torch.logaddexp(x, y)
 
 
@@ -103,7 +104,7 @@ def first_share_vjp(g: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
 
 def _gap(x: Tensor, y: Tensor, of_nothing: float) -> Tensor:
     """Return ``x - y``, with 0 where both are ``inf`` and a number to choose where both are ``-inf``."""
-    gap = at_least_single(x) - at_least_single(y)
+    gap = widened(x) - widened(y)
     if seen_below(gap, INF):
         return gap
     return torch.where(x == y, torch.where(x == -INF, of_nothing, 0.0), gap)
@@ -157,7 +158,7 @@ def logsubexp(x: Tensor, y: Tensor) -> Tensor:
         >>> gw.stable.logsubexp(torch.tensor([1.0, 2.0]), torch.tensor([-torch.inf, 2.0]))
         tensor([1., -inf])
     """
-    check_floating("logsubexp", x=x, y=y)
+    require_floating("logsubexp", x=x, y=y)
     gap = _gap(x, y, 0.0)
     log1mexp = gap.neg().exp_().neg_().log1p_()
     if not seen_within(gap, math.log(2.0), INF):

@@ -17,7 +17,8 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
-from gradwright.stable.rows import at_least_single, by_rows, check_floating, dimensions, flattened, led, seen_within
+from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.rows import by_rows, dimensions, flattened, led, seen_within
 from gradwright.stable.softmaxes import shares
 
 BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
@@ -85,7 +86,7 @@ def logsumexp(x: Tensor, dim: int | tuple[int, ...], keepdim: bool = False) -> T
         >>> torch.autograd.grad(gw.stable.logsumexp(x, 0), x)
         (tensor([0., 0.]),)
     """
-    check_floating("logsumexp", x=x)
+    require_floating("logsumexp", x=x)
     dims = dimensions(dim, x.dim())
     out = log_total(flattened(x, dims), -1).squeeze(-1)
     if keepdim:
@@ -100,7 +101,7 @@ def log_total(x: Tensor, dim: int) -> Tensor:
     out = torch.logsumexp(x, dim, keepdim=True)
     if not x.numel() or seen_within(out.abs(), 0.5, INF):
         return out
-    lead, _, _, rest = led(at_least_single(x), dim)
+    lead, _, _, rest = led(widened(x), dim)
     return (lead + rest.log1p()).to(x.dtype)
 
 
@@ -148,7 +149,7 @@ def logcumsumexp(x: Tensor, dim: int) -> Tensor:
         >>> torch.autograd.grad(gw.stable.logcumsumexp(x, 0).sum(), x)
         (tensor([0.0000, 1.5000, 0.5000]),)
     """
-    check_floating("logcumsumexp", x=x)
+    require_floating("logcumsumexp", x=x)
     return running_totals(x, dim)
 
 
@@ -167,7 +168,7 @@ def running_totals_vjp(g: Tensor, x: Tensor, dim: int) -> Tensor:
 def pulled_back(g: Tensor, x: Tensor, dim: int) -> Tensor:
     """Return ``sum over k >= i of g[k] w[k, i]``, ``w[k, i] = exp(x[i] - out[k])`` being the weights of the sum."""
     own, peaks, sums = _weights(x, dim)
-    later = _decayed(at_least_single(g) / sums, peaks, dim, later=True)
+    later = _decayed(widened(g) / sums, peaks, dim, later=True)
     return torch.where(own > 0, own * later, 0.0).to(x.dtype)
 
 
@@ -180,7 +181,7 @@ def pulled_back_vjp(h: Tensor, g: Tensor, x: Tensor, dim: int) -> dict[str, Tens
 def running_means(t: Tensor, x: Tensor, dim: int) -> Tensor:
     """Return ``sum over i <= k of w[k, i] t[i]``, the transpose of :func:`pulled_back`."""
     own, peaks, sums = _weights(x, dim)
-    weighed = torch.where(own > 0, own * at_least_single(t), 0.0)
+    weighed = torch.where(own > 0, own * widened(t), 0.0)
     return (_decayed(weighed, peaks, dim) / sums).to(x.dtype)
 
 
@@ -205,7 +206,7 @@ def _weights(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     The weights ``w[k, i] = exp(x[i] - peak[i]) exp(peak[i] - peak[k]) / sum[k]`` are made of differences of the
     arguments alone, which are exact where it matters; the totals are rounded, the more the larger they are.
     """
-    x = at_least_single(x)
+    x = widened(x)
     info = torch.finfo(x.dtype)
     x = x.clamp(max=info.max)
     peaks = x.cummax(dim).values.clamp(min=info.min)

@@ -18,11 +18,10 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
+from gradwright.stable.arguments import require_floating, widened
 from gradwright.stable.rows import (
     LEADS,
-    at_least_single,
     by_rows,
-    check_floating,
     check_mask,
     first_of,
     led,
@@ -124,7 +123,7 @@ def softmax(x: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
         tensor([[0.5000, 0.5000],
                 [0.0000, 0.0000]], grad_fn=<Function shares>)
     """
-    check_floating("softmax", x=x)
+    require_floating("softmax", x=x)
     if mask is not None:
         check_mask("softmax", x, mask)
     return shares(masked(x, mask), dim)
@@ -166,7 +165,7 @@ def log_softmax(x: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
         >>> gw.stable.log_softmax(x, 0).tolist()  # PyTorch: [-40.0, 0.0]
         [-40.0, -4.248354255291589e-18]
     """
-    check_floating("log_softmax", x=x)
+    require_floating("log_softmax", x=x)
     if mask is not None:
         check_mask("log_softmax", x, mask)
     return log_shares(masked(x, mask), dim)
@@ -181,7 +180,7 @@ def shares(x: Tensor, dim: int) -> Tensor:
     out = torch.softmax(x, dim)
     if seen_below(first_of(out, dim), 2.0):
         return out
-    _, _, found, rest = led(at_least_single(x), dim)
+    _, _, found, rest = led(widened(x), dim)
     return (found / (1 + rest)).to(x.dtype)
 
 
@@ -197,8 +196,8 @@ def share_slope(g: Tensor, p: Tensor, dim: int) -> Tensor:
         out = softmax_backward(g, p, dim)
         if seen_within(first_of(out, dim), -math.inf, math.inf):
             return out  # else an infinite cotangent may have met a probability of 0
-    q = at_least_single(p)
-    c = _to_leading(at_least_single(g), q, dim)
+    q = widened(p)
+    c = _to_leading(widened(g), q, dim)
     return (q * (c - (q * c).sum(dim, keepdim=True))).to(p.dtype)
 
 
@@ -226,7 +225,7 @@ def log_shares(x: Tensor, dim: int) -> Tensor:
     out = torch.log_softmax(x, dim)
     if seen_below(out, math.log(LEADS)) or not x.numel():
         return out
-    _, z, _, rest = led(at_least_single(x), dim)
+    _, z, _, rest = led(widened(x), dim)
     return (z - rest.log1p()).to(x.dtype)
 
 
@@ -243,7 +242,7 @@ def log_share_slope(g: Tensor, logs: Tensor, dim: int) -> Tensor:
     g = torch.where(logs == -math.inf, 0.0, g)
     if seen_below(logs, math.log(LEADS)) or not logs.numel():
         return log_softmax_backward(g, logs, dim)
-    wide, q = at_least_single(g), at_least_single(logs)
+    wide, q = widened(g), widened(logs)
     found = wide - q.exp() * wide.sum(dim, keepdim=True)
     top = q.argmax(dim, keepdim=True)
     rest = found.scatter(dim, top, 0.0).sum(dim, keepdim=True)
