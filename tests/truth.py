@@ -75,7 +75,7 @@ def truth(
         value, first, second = _elementwise(entry, point, leaves, orders)
     else:
         value, first, second = _joint(entry, point, leaves, g, v, orders)
-    known = point if isinstance(point, Point) else Point(point.args, point.kwargs)
+    known = _said(point)
     value = _given(known.value, value)
     shape = value.shape
     weights = torch.ones(shape, dtype=value.dtype) if g is None else g.detach().to(value.dtype)
@@ -89,6 +89,11 @@ def truth(
     return Truth(value, weighed(first, known.first), weighed(second, known.second))
 
 
+def _said(point: Any) -> Point:
+    """Return a point with what it says of the truth, which is not asked for then."""
+    return point if isinstance(point, Point) else Point(point.args, point.kwargs)
+
+
 # -------------------------------------------------------------------- one number at a time
 
 
@@ -99,6 +104,7 @@ def _elementwise(entry: ExactEntry, point: Any, leaves: Mapping[str, Tensor], or
     shape = torch.broadcast_shapes(*(value.shape for value in tensors.values()))
     rows = {name: value.detach().expand(shape).reshape(-1).tolist() for name, value in tensors.items()}
     names = list(leaves)
+    said = _said(point)
     values: list[float] = []
     first: dict[str, list[float]] = {name: [] for name in names}
     second: dict[str, list[float]] = {name: [] for name in names}
@@ -115,8 +121,8 @@ def _elementwise(entry: ExactEntry, point: Any, leaves: Mapping[str, Tensor], or
         values.append(found.values()[0])
         ones = [1.0] * len(names)
         for place, name in enumerate(names):
-            first[name].append(found.first(place, [1.0]) if orders > 0 else 0.0)
-            second[name].append(found.second(place, ones, [1.0]) if orders > 1 else 0.0)
+            first[name].append(found.first(place, [1.0]) if orders > 0 and name not in said.first else 0.0)
+            second[name].append(found.second(place, ones, [1.0]) if orders > 1 and name not in said.second else 0.0)
 
     def tensor(row: list[float]) -> Tensor:
         return torch.tensor(row, dtype=torch.float64).reshape(shape)

@@ -5,6 +5,11 @@ values, first and second derivatives, at the singular points and over the whole 
 ``gradwright show stable`` lists them, ``gradwright probe`` says what the installed PyTorch gets wrong.
 """
 
+from gradwright.stable.divergences import entropy as entropy
+from gradwright.stable.divergences import js_divergence as js_divergence
+from gradwright.stable.divergences import kl_divergence as kl_divergence
+from gradwright.stable.likelihoods import bernoulli_kl as bernoulli_kl
+from gradwright.stable.likelihoods import poisson_nll as poisson_nll
 from gradwright.stable.logistic import sigmoid as sigmoid
 from gradwright.stable.logpairs import logaddexp as logaddexp
 from gradwright.stable.logpairs import logsubexp as logsubexp
@@ -27,3 +32,5 @@ from gradwright.stable.singularity import quotient as quotient
 from gradwright.stable.singularity import removable as removable
 from gradwright.stable.softmaxes import log_softmax as log_softmax
 from gradwright.stable.softmaxes import softmax as softmax
+from gradwright.stable.xlogs import xlogx as xlogx
+from gradwright.stable.xlogs import xlogy as xlogy

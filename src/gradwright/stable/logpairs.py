@@ -17,15 +17,10 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative, whole_range
 from gradwright.stable.arguments import require_floating, widened
 from gradwright.stable.logistic import logistic_slope
-from gradwright.stable.rows import seen_below, seen_within
+from gradwright.stable.rows import pairs, seen_below, seen_within
 
 BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
 INF = math.inf
-
-
-def _pairs(dtype: torch.dtype, points: Sequence[tuple[float, float]]) -> tuple[Tensor, Tensor]:
-    x, y = torch.tensor(points, dtype=torch.float64).to(dtype).unbind(1)
-    return x.clone(), y.clone()
 
 
 def _sum_examples(dtype: torch.dtype) -> Sequence[Example]:
@@ -35,11 +30,11 @@ def _sum_examples(dtype: torch.dtype) -> Sequence[Example]:
     return [
         Point((grid(-8.0, 8.0, 9, dtype), grid(-4.0, 3.0, 9, dtype).flip(0)), note="ordinary"),
         Point((grid(1.0, 2.0, 3, dtype), grid(-4.0, 3.0, 2, dtype).unsqueeze(1)), note="broadcast"),
-        Point(_pairs(dtype, none), note="-inf"),
-        Point(_pairs(dtype, far), note="far apart", extreme=True),
+        Point(pairs(dtype, none), note="-inf", extreme=True),
+        Point(pairs(dtype, far), note="far apart", extreme=True),
         Point((ends, ends.flip(0)), note="the whole range", extreme=True),
         Point(
-            _pairs(dtype, [(INF, 1.0), (-INF, INF), (INF, INF)]),
+            pairs(dtype, [(INF, 1.0), (-INF, INF), (INF, INF)]),
             first={"x": [1.0, 0.0, 0.5], "y": [0.0, 1.0, 0.5]},
             note="inf",
             extreme=True,
@@ -119,11 +114,16 @@ def _difference_examples(dtype: torch.dtype) -> Sequence[Example]:
         Point((grid(3.5, 9.0, 9, dtype), grid(-4.0, 2.5, 9, dtype).flip(0)), note="ordinary"),
         Point((grid(4.0, 5.0, 3, dtype), grid(-4.0, 3.0, 2, dtype).unsqueeze(1)), note="broadcast"),
         Point((torch.zeros(3, dtype=dtype), around(-log2, dtype=dtype)), note="where the formula changes"),
-        Point(_pairs(dtype, near), note="nearly equal", extreme=True),
-        Point(_pairs(dtype, [(-INF, -INF), (2.5, -INF), (INF, 1.0)]), first={"x": [0.0, 1.0, 1.0]}, note="-inf"),
-        Point(_pairs(dtype, [*far, (large, -large), (large, 0.0)]), note="far apart", extreme=True),
+        Point(pairs(dtype, near), note="nearly equal", extreme=True),
         Point(
-            _pairs(dtype, [(1.5, 1.5), (0.0, 0.0)]), first={"x": INF, "y": -INF}, orders=1, note="equal", extreme=True
+            pairs(dtype, [(-INF, -INF), (2.5, -INF), (INF, 1.0)]),
+            first={"x": [0.0, 1.0, 1.0]},
+            note="-inf",
+            extreme=True,
+        ),
+        Point(pairs(dtype, [*far, (large, -large), (large, 0.0)]), note="far apart", extreme=True),
+        Point(
+            pairs(dtype, [(1.5, 1.5), (0.0, 0.0)]), first={"x": INF, "y": -INF}, orders=1, note="equal", extreme=True
         ),
     ]
 

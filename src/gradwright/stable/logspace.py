@@ -33,7 +33,7 @@ def _row_examples(dtype: torch.dtype) -> Sequence[Example]:
     return [
         Point((rows([0.5, -1.25, 2.0, 0.125], [3.0, 3.0, -0.75, 1.5]), -1), note="ordinary, ties"),
         Point((rows([0.0, 7.0, 0.5], [4.0, -9.5, 1.0]), 0), note="along the first dimension"),
-        Point((rows([-INF, 1.0, 0.5], [-INF, -INF, -INF], [-0.5, -INF, 0.25]), 1), note="-inf"),
+        Point((rows([-INF, 1.0, 0.5], [-INF, -INF, -INF], [-0.5, -INF, 0.25]), 1), note="-inf", extreme=True),
         Point((rows([0.0, -40.0, -41.0]), 1), note="one leads, the sum is near 1", extreme=True),
         Point((rows([-800.0, 0.0, 1.0], [1.0, 801.0, -3.0]), 1), note="saturated", extreme=True),
         Point((rows([large, -large, 1.0, large, 0.0, -0.0]), 1), note="the whole range", extreme=True),

@@ -115,3 +115,9 @@ def by_rows(function: Callable[..., Any], dim: int, *arrays: Any) -> Any:
         whole = np.array(rows, dtype=object).reshape((*shape, -1))
         return np.moveaxis(whole, -1, dim).reshape(np.shape(arrays[0]))
     return np.array(rows, dtype=object).reshape(shape)
+
+
+def pairs(dtype: torch.dtype, points: Sequence[tuple[float, float]]) -> tuple[Tensor, Tensor]:
+    """Return the first and the second numbers of some pairs, for examples."""
+    x, y = torch.tensor(points, dtype=torch.float64).to(dtype).unbind(1)
+    return x.clone(), y.clone()

@@ -46,7 +46,7 @@ def examples(dtype: torch.dtype) -> Sequence[Example]:
     return [
         Point((rows([0.5, -1.25, 2.0, 0.125], [3.0, 3.0, -0.75, 1.5]), -1), note="ordinary, ties"),
         Point((rows([0.0, 7.0, 0.5], [4.0, -9.5, 1.0]), 0), note="along the first dimension"),
-        Point((rows([-inf, 1.0, 0.0], [-inf, -inf, -inf], [0.5, -inf, 0.25]), 1), note="-inf"),
+        Point((rows([-inf, 1.0, 0.0], [-inf, -inf, -inf], [0.5, -inf, 0.25]), 1), note="-inf", extreme=True),
         Point((rows([0.5, 1.0, 2.0, 0.25], [1.0, 2.0, 3.0, 4.0]), 1, keep), note="masked"),
         Point((rows([0.0, 40.0, 1.0]), 1), note="one leads", extreme=True),
         Point((rows([0.0, 800.0], [-800.0, -1.0]), 1), note="saturated", extreme=True),
