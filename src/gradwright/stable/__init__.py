@@ -5,6 +5,7 @@ values, first and second derivatives, at the singular points and over the whole 
 ``gradwright show stable`` lists them, ``gradwright probe`` says what the installed PyTorch gets wrong.
 """
 
+from gradwright.stable.crossentropy import cross_entropy as cross_entropy
 from gradwright.stable.divergences import entropy as entropy
 from gradwright.stable.divergences import js_divergence as js_divergence
 from gradwright.stable.divergences import kl_divergence as kl_divergence

@@ -118,6 +118,7 @@ def _bernoulli_examples(dtype: torch.dtype) -> Sequence[Example]:
         Point((equal, equal.clone()), value=0.0, first=none, orders=1, note="equal"),
         Point(
             pairs(dtype, [(0.3, 0.3125), (0.001, 0.0015), (0.7, 0.69), (0.625, 0.25)]),
+            orders=1,
             note="near, and where the formula changes",
         ),
         Point(
