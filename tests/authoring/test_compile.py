@@ -36,6 +36,23 @@ def test_every_example_compiles_whole(example: Example) -> None:
     torch.testing.assert_close(grads(ours, example.inputs), grads(measured(example, example.truth), example.inputs))
 
 
+def test_calls_without_a_gradient_are_traced_whole() -> None:
+    """Also those in the rule of another: Dynamo gives the forward a context, where there are several tensors."""
+
+    @gw.custom_gradient
+    def slope(g: Tensor, x: Tensor) -> Tensor:
+        return g * torch.cos(x)
+
+    slope.vjp(lambda h, g, x: {"g": slope(h, x), "x": -h * g * torch.sin(x)})
+    sine = gw.define(torch.sin, vjp=lambda g, x: slope(g, x))
+    torch.compiler.reset()
+    a, b = x(2), x(2) + 1
+    traced: Any = torch.compile(slope, fullgraph=True, backend="eager")
+    assert torch.equal(traced(a, b), a * torch.cos(b))
+    traced = torch.compile(sine, fullgraph=True, backend="eager")
+    torch.testing.assert_close(grads(lambda t: traced(t).sum(), (b,)), (torch.cos(b),))
+
+
 @pytest.mark.slow
 def test_a_function_that_was_never_called_compiles() -> None:
     @gw.custom_gradient
