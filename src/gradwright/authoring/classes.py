@@ -73,12 +73,7 @@ def run(
         return definition.run(dict(zip(definition.names, values)))[0], None
     asks = definition.asks(forward_mode=forward_mode)
     call = Call(definition, asks, forward_mode, tuple(structures), tuple(owners))
-    if torch.compiler.is_dynamo_compiling() and not (torch.is_grad_enabled() and any(x.requires_grad for x in leaves)):
-        # Dynamo runs the forward of a Function then, but hands it a context that it does not take if there are several
-        # tensors: it counts `*leaves` as one (torch 2.13).
-        outputs = _forward(call, *leaves)
-    else:
-        outputs = apply(call, *leaves)
+    outputs = apply(call, *leaves)
     result = outputs[-1]
     return trees.rebuild(result.structure, iter(outputs[: result.number])), result
 
