@@ -7,11 +7,26 @@ values, first and second derivatives, at the singular points and over the whole 
 
 from gradwright.stable.arc_squares import acos_squared as acos_squared
 from gradwright.stable.arc_squares import acosh_squared as acosh_squared
+from gradwright.stable.bce import bce_with_logits as bce_with_logits
+from gradwright.stable.exponential import exp2 as exp2
+from gradwright.stable.exponential import expm1 as expm1
+from gradwright.stable.exponential import log1mexp as log1mexp
+from gradwright.stable.exponential import log_expm1 as log_expm1
+from gradwright.stable.gates import mish as mish
+from gradwright.stable.gates import silu as silu
 from gradwright.stable.growth_ratios import expm1_over_x as expm1_over_x
 from gradwright.stable.growth_ratios import log1p_over_x as log1p_over_x
 from gradwright.stable.growth_ratios import log_over_x_minus_1 as log_over_x_minus_1
 from gradwright.stable.growth_ratios import sinh_over_x as sinh_over_x
 from gradwright.stable.growth_ratios import tanh_over_x as tanh_over_x
+from gradwright.stable.hyperbolic import logcosh as logcosh
+from gradwright.stable.hyperbolic import logsinh as logsinh
+from gradwright.stable.hyperbolic import tanh as tanh
+from gradwright.stable.log_logistic import inverse_softplus as inverse_softplus
+from gradwright.stable.log_logistic import log1msigmoid as log1msigmoid
+from gradwright.stable.log_logistic import logsigmoid as logsigmoid
+from gradwright.stable.log_logistic import softplus as softplus
+from gradwright.stable.logistic import logit as logit
 from gradwright.stable.logistic import sigmoid as sigmoid
 from gradwright.stable.mills import erfcx as erfcx
 from gradwright.stable.mills import mills_ratio as mills_ratio
