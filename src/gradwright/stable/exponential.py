@@ -25,7 +25,7 @@ def _everywhere(dtype: torch.dtype, limit: float) -> Sequence[Example]:
     bulk = joined([torch.zeros(1, dtype=dtype), grid(-8.0, 8.0, 12, dtype), sweep(-8, 3, dtype, 3)])
     tails = torch.cat([grid(-80.0, 8.0, 6, dtype), torch.tensor([-700.0, -45.0, -17.5, 0.98 * limit], dtype=dtype)])
     infinite = torch.tensor([torch.inf, -torch.inf], dtype=dtype)
-    limits = {"first": {"x": [torch.inf, 0.0]}, "second": {"x": [torch.inf, 0.0]}}
+    limits: dict[str, Any] = {"first": {"x": [torch.inf, 0.0]}, "second": {"x": [torch.inf, 0.0]}}
     return [
         Point((bulk,), note="bulk"),
         Point((tails,), note="tails", extreme=True),
@@ -86,10 +86,9 @@ def _exp_pulled_vjp(g: Tensor, weight: Tensor, x: Tensor) -> dict[str, Tensor]:
 def _exp2_examples(dtype: torch.dtype) -> Sequence[Example]:
     top = math.frexp(torch.finfo(dtype).max)[1]
     edge = torch.tensor([top, top + 0.25], dtype=dtype)
-    beyond = {"value": [torch.inf, torch.inf]}
     return [
         *_everywhere(dtype, top),
-        Point((edge,), note="where the value overflows and the slope does not", extreme=True, **beyond),
+        Point((edge,), note="where the value overflows and the slope does not", value=torch.inf, extreme=True),
     ]
 
 
@@ -156,7 +155,7 @@ def _positive(dtype: torch.dtype, bulk: Tensor, *switches: float) -> list[Point]
 
 def _log1mexp_examples(dtype: torch.dtype) -> Sequence[Example]:
     ends = torch.tensor([0.0, torch.inf], dtype=dtype)
-    limits = {"first": {"x": [torch.inf, 0.0]}, "second": {"x": [-torch.inf, 0.0]}}
+    limits: dict[str, Any] = {"first": {"x": [torch.inf, 0.0]}, "second": {"x": [-torch.inf, 0.0]}}
     return [
         *_positive(dtype, grid(0.05, 30.0, 14, dtype), math.log(2)),
         Point((ends,), note="ends", value=[-torch.inf, 0.0], **limits, extreme=True),
@@ -230,7 +229,7 @@ def _curved(weight: Tensor, x: Tensor) -> Tensor:
 def _log_expm1_examples(dtype: torch.dtype) -> Sequence[Example]:
     away = torch.cat([grid(0.05, 0.5, 6, dtype), grid(1.0, 30.0, 8, dtype)])
     ends = torch.tensor([0.0, torch.inf], dtype=dtype)
-    limits = {"first": {"x": [torch.inf, 1.0]}, "second": {"x": [-torch.inf, 0.0]}}
+    limits: dict[str, Any] = {"first": {"x": [torch.inf, 1.0]}, "second": {"x": [-torch.inf, 0.0]}}
     return [
         *_positive(dtype, away),
         Point((ends,), note="ends", value=[-torch.inf, torch.inf], **limits, extreme=True),
