@@ -19,8 +19,8 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, ulps
 from gradwright.errors import ArgumentError, unknown_choice
 from gradwright.stable.arguments import require_floating, scaled, widened
-from gradwright.stable.logistic import logistic_slope
 from gradwright.stable.log_logistic import softplus
+from gradwright.stable.logistic import logistic_slope
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 
