@@ -23,7 +23,7 @@ from gradwright.stable.arguments import require_floating, scaled, widened
 def _everywhere(dtype: torch.dtype, limit: float) -> Sequence[Example]:
     """Return points for an exponential that overflows at ``limit``."""
     bulk = joined([torch.zeros(1, dtype=dtype), grid(-8.0, 8.0, 12, dtype), sweep(-8, 3, dtype, 3)])
-    tails = torch.cat([grid(-80.0, 8.0, 6, dtype), torch.tensor([-700.0, -45.0, -17.5, 0.98 * limit], dtype=dtype)])
+    tails = torch.cat([grid(-80.0, 8.0, 6, dtype), torch.tensor([-700.0, -63.996, -17.5, 0.98 * limit], dtype=dtype)])
     infinite = torch.tensor([torch.inf, -torch.inf], dtype=dtype)
     limits: dict[str, Any] = {"first": {"x": [torch.inf, 0.0]}, "second": {"x": [torch.inf, 0.0]}}
     return [
@@ -100,7 +100,7 @@ def _exp2_examples(dtype: torch.dtype) -> Sequence[Example]:
     bars=ulps(4),
     examples=_exp2_examples,
     replaces=torch.exp2,
-    paper="2 log(2) 2 ** (x - 1), which overflows no earlier than the derivative",
+    paper="2 ** (x / 2) log(2) 2 ** (x / 2), which overflows no earlier than the derivative",
 )
 @custom_gradient
 def exp2(x: Tensor) -> Tensor:
@@ -131,8 +131,9 @@ def exp2_vjp(g: Tensor, x: Tensor) -> Tensor:
 
 @custom_gradient
 def _exp2_pulled(weight: Tensor, x: Tensor) -> Tensor:
-    """Return ``weight log(2) 2 ** x``."""
-    return scaled(x.sub(1).exp2_().mul_(2 * math.log(2)), weight)
+    """Return ``weight log(2) 2 ** x``, where the root of the power overflows nowhere, and half of ``x`` is exact."""
+    root = x.mul(0.5).exp2_()
+    return (weight * root).mul_(math.log(2)).mul_(root)
 
 
 @_exp2_pulled.vjp
