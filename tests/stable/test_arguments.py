@@ -15,7 +15,7 @@ from gradwright.authoring.exact import ExactEntry
 from gradwright.errors import ArgumentError
 from gradwright.stable.arguments import scaled
 
-FAMILIES = {"exponential", "gates", "gelu", "hyperbolic", "log_logistic", "logistic"}
+FAMILIES = {"exponential", "gaussian_gate", "gates", "hyperbolic", "log_logistic", "logistic"}
 ENTRIES = [e for e in entries(gw.stable) if isinstance(e, ExactEntry) and e.family in FAMILIES]
 EACH = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 

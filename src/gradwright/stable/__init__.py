@@ -14,7 +14,7 @@ from gradwright.stable.exponential import log1mexp as log1mexp
 from gradwright.stable.exponential import log_expm1 as log_expm1
 from gradwright.stable.gates import mish as mish
 from gradwright.stable.gates import silu as silu
-from gradwright.stable.gelu import gelu as gelu
+from gradwright.stable.gaussian_gate import gelu as gelu
 from gradwright.stable.growth_ratios import expm1_over_x as expm1_over_x
 from gradwright.stable.growth_ratios import log1p_over_x as log1p_over_x
 from gradwright.stable.growth_ratios import log_over_x_minus_1 as log_over_x_minus_1

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import gradwright as gw
 from gradwright.errors import OptionError
-from gradwright.stable.gelu import CUBIC_DIGITS, LINEAR_DIGITS, ROOT_DIGITS
+from gradwright.stable.gaussian_gate import CUBIC_DIGITS, LINEAR_DIGITS, ROOT_DIGITS
 
 X = torch.linspace(-5, 5, 41, dtype=torch.float64)
 FORMS = pytest.mark.parametrize("approximate", ["none", "tanh"])
