@@ -285,7 +285,7 @@ class _Differences:
                 falls = before is not None and abs(now) <= abs(before) * mpmath.mpf(10) ** (-digits // 4)
                 vanishes = falls or abs(now) < mpmath.mpf(10) ** TINY
             before = now
-        if not mpmath.isfinite(now):
+        if not math.isfinite(float(now)):  # infinite, or beyond what float64 holds
             return float(now)
         if vanishes:
             return 0.0

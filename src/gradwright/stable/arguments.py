@@ -34,6 +34,6 @@ def widened(x: Tensor) -> Tensor:
 def scaled(own: Tensor, weight: Tensor) -> Tensor:
     """Return ``own * weight`` in the memory of ``own``, which nobody else has.
 
-    Under a transform ``weight`` may be a batch that ``own`` is not, and has no room for.
+    Under ``vmap`` ``weight`` may be a batch that ``own`` is not, and has no room for.
     """
-    return own * weight if torch_compat.transforms_active() else own.mul_(weight)
+    return own * weight if torch_compat.may_be_batched(weight) else own.mul_(weight)

@@ -26,6 +26,7 @@ except ModuleNotFoundError as error:
 from torch.autograd import forward_ad
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
+from gradwright.torch_compat.batches import may_be_batched as may_be_batched
 from gradwright.torch_compat.operators import is_operator as is_operator
 from gradwright.torch_compat.operators import operator_name as operator_name
 from gradwright.torch_compat.operators import operator_overload as operator_overload
