@@ -5,9 +5,14 @@ values, first and second derivatives, at the singular points and over the whole 
 ``gradwright show stable`` lists them, ``gradwright probe`` says what the installed PyTorch gets wrong.
 """
 
+<<<<<<< HEAD
 from gradwright.stable.arc_squares import acos_squared as acos_squared
 from gradwright.stable.arc_squares import acosh_squared as acosh_squared
 from gradwright.stable.crossentropy import cross_entropy as cross_entropy
+from gradwright.stable.directions import cosine_similarity as cosine_similarity
+from gradwright.stable.directions import normalize as normalize
+from gradwright.stable.directions import pairwise_distance as pairwise_distance
+from gradwright.stable.directions import weight_norm as weight_norm
 from gradwright.stable.divergences import entropy as entropy
 from gradwright.stable.divergences import js_divergence as js_divergence
 from gradwright.stable.divergences import kl_divergence as kl_divergence

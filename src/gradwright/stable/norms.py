@@ -29,11 +29,12 @@ LARGEST_ORD = 500.0
 """Up to here powers of scaled numbers stay in the range of float64."""
 
 
-def _rows(dtype: torch.dtype) -> Tensor:
+def row_vectors(dtype: torch.dtype) -> Tensor:
+    """Return two ordinary vectors of three numbers."""
     return grid(-2.0, 2.0, 6, dtype).reshape(2, 3)
 
 
-def _ends(dtype: torch.dtype) -> list[Tensor]:
+def end_vectors(dtype: torch.dtype) -> list[Tensor]:
     """Return vectors of the smallest and the largest numbers of a dtype, and one whose numbers are of many sizes."""
     info = torch.finfo(dtype)
     small, normal, large = info.smallest_normal * info.eps, info.smallest_normal, info.max
@@ -71,13 +72,13 @@ def _along(g: Tensor, x: Tensor, scaled: Tensor, scale: Tensor, dim: Dims) -> Te
 
 @_along.vjp
 def _along_vjp(h: Tensor, g: Tensor, x: Tensor, dim: Dims) -> dict[str, Tensor]:
-    unit, scaled, scale = _direction(x, dim)
-    part = _summed(h * unit, dim)
+    unit, scaled, scale = direction(x, dim)
+    part = summed(h * unit, dim)
     return {"g": part, "x": g * over((h - unit * part) * scale, scaled)}
 
 
 @custom_gradient
-def _direction(x: Tensor, dim: Dims) -> tuple[Tensor, Tensor, Tensor]:
+def direction(x: Tensor, dim: Dims) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``x / |x|``, and the norm of the scaled numbers and the scale as they are in :func:`_euclidean`."""
     scale = scale_for(torch.linalg.vector_norm(x, 2, dim, True))
     unit = x * scale
@@ -85,15 +86,16 @@ def _direction(x: Tensor, dim: Dims) -> tuple[Tensor, Tensor, Tensor]:
     return unit.div_(scaled.clamp_min(torch.finfo(x.dtype).smallest_normal)), scaled, scale
 
 
-@_direction.vjp
-def _direction_vjp(g: Sequence[Tensor], dim: Dims, out: Sequence[Tensor]) -> Tensor:
+@direction.vjp
+def direction_vjp(g: Sequence[Tensor], dim: Dims, out: Sequence[Tensor]) -> Tensor:
     g_unit, g_scaled, _ = g
     unit, scaled, scale = out
-    across = g_unit - unit * (_summed(g_unit * unit, dim) - g_scaled * scaled)
+    across = g_unit - unit * (summed(g_unit * unit, dim) - g_scaled * scaled)
     return over(across * scale, scaled)
 
 
-def _summed(x: Tensor, dim: Dims) -> Tensor:
+def summed(x: Tensor, dim: Dims) -> Tensor:
+    """Return the sum over the dimensions of a vector, which stay."""
     return x.sum(dim, True)
 
 
@@ -105,7 +107,7 @@ def _power_norm(x: Tensor, ord: float, dim: Dims) -> tuple[Tensor, Tensor, Tenso
     """Return the norm, the sum of the powers of the scaled numbers, and the scale, with all dimensions."""
     size = x.abs()
     scale = scale_for(_largest(size, dim))
-    powers = _summed((size * scale).pow_(ord), dim)
+    powers = summed((size * scale).pow_(ord), dim)
     return powers ** (1 / ord) / scale, powers, scale
 
 
@@ -145,7 +147,7 @@ def _norm_reference(mp: Any, x: Any, ord: float = 2.0, dim: Dims = None, keepdim
 
 
 def _norm_examples(dtype: torch.dtype) -> Sequence[Example]:
-    x = _rows(dtype)
+    x = row_vectors(dtype)
     zeros = torch.zeros(3, dtype=dtype)
     found = [Point((x,), {"dim": -1}, "rows")]
     found += [Point((x, ord), note=f"ord {ord}") for ord in (1.5, 2, 3, 10.0)]
@@ -154,7 +156,7 @@ def _norm_examples(dtype: torch.dtype) -> Sequence[Example]:
     ties = torch.tensor([2.0, -2.0, 1.0], dtype=dtype)
     found.append(Point((ties, math.inf), note="ties", orders=0))
     found += [Point((zeros, ord), note=f"zero, ord {ord}", second={"x": 0.0}) for ord in (1, 1.5, 2, 3, math.inf)]
-    for row in _ends(dtype):
+    for row in end_vectors(dtype):
         found += [Point((row, ord), note=f"ends, ord {ord}", extreme=True) for ord in (2, 3.0)]
     return found
 
@@ -203,7 +205,8 @@ def norm(x: Tensor, ord: float = 2.0, dim: Dims = None, keepdim: bool = False) -
             "below 1 it is no norm, above give math.inf."
         )
     if ord == 1 or x.numel() == 0:
-        return torch.linalg.vector_norm(x, ord, dim, keepdim)
+        out: Tensor = torch.linalg.vector_norm(x, ord, dim, keepdim)
+        return out
     if ord == math.inf:
         return x.abs().amax(() if dim is None else dim, keepdim)
     if ord == 2:
