@@ -27,6 +27,13 @@ def _over_norm(mp: Any, x: Any, dim: Dims) -> Any:
     return x / (size + (size == 0))
 
 
+def _orders(row: Tensor) -> int:
+    """Return how many derivatives the dtype can hold: they grow with each power of ``1 / |x|``."""
+    info = torch.finfo(row.dtype)
+    largest = float(row.abs().max())
+    return sum(largest > (1000 / info.max) ** (1 / k) for k in (1, 2))
+
+
 # -------------------------------------------------------------------- one vector
 
 
@@ -34,7 +41,7 @@ def _normalize_examples(dtype: torch.dtype) -> Sequence[Example]:
     x = row_vectors(dtype)
     found = [Point((x,), {"dim": -1}, "rows"), Point((x, 0), note="columns"), Point((x, None), note="all at once")]
     found.append(Point((torch.zeros(3, dtype=dtype), 0), note="zero", first={"x": 0.0}, second={"x": 0.0}))
-    return found + [Point((row, 0), note="ends", extreme=True) for row in end_vectors(dtype)]
+    return found + [Point((row, 0), note="ends", extreme=True, orders=_orders(row)) for row in end_vectors(dtype)]
 
 
 @exact(
@@ -45,8 +52,7 @@ def _normalize_examples(dtype: torch.dtype) -> Sequence[Example]:
     bars=ulps(4),
     examples=_normalize_examples,
     elementwise=False,
-    measure="element",
-    second_measure="tensor",
+    measure="tensor",
     replaces=lambda x, dim: torch.nn.functional.normalize(x, dim=dim),
     ordinary=lambda: (torch.randn(1000, 1000), -1),
     paper="pytorch#193006",
@@ -83,11 +89,13 @@ def _weight_norm_reference(mp: Any, v: Any, g: Any, dim: int | None = 0) -> Any:
 def _weight_norm_examples(dtype: torch.dtype) -> Sequence[Example]:
     v = row_vectors(dtype)
     column, row = torch.tensor([[0.5], [-2.0]], dtype=dtype), torch.tensor([[0.5, 1.0, -2.0]], dtype=dtype)
-    zeros = {"first": {"v": 0.0, "g": 0.0}, "second": {"v": 0.0, "g": 0.0}}
+    zeros = {"v": 0.0, "g": 0.0}
     found = [Point((v, column), note="rows"), Point((v, row, 1), note="columns")]
     found.append(Point((v, column[:1], None), note="all at once"))
-    found.append(Point((torch.zeros(1, 3, dtype=dtype), column[:1]), note="a zero row", **zeros))
-    return found + [Point((r[None], column[1:]), note="ends", extreme=True) for r in end_vectors(dtype)]
+    found.append(Point((torch.zeros(1, 3, dtype=dtype), column[:1]), note="a zero row", first=zeros, second=zeros))
+    for row in end_vectors(dtype):
+        found.append(Point((row[None], column[1:]), note="ends", extreme=True, orders=_orders(row)))
+    return found
 
 
 @exact(
@@ -98,7 +106,7 @@ def _weight_norm_examples(dtype: torch.dtype) -> Sequence[Example]:
     bars=ulps(4),
     examples=_weight_norm_examples,
     elementwise=False,
-    second_measure="tensor",
+    measure="tensor",
     replaces=torch._weight_norm,
     ordinary=lambda: (torch.randn(1000, 1000), torch.rand(1000, 1)),
     paper="Salimans and Kingma 2016 (arXiv 1602.07868)",
@@ -152,12 +160,12 @@ def _cosine_reference(mp: Any, x1: Any, x2: Any, dim: int = 1) -> Any:
 def _cosine_examples(dtype: torch.dtype) -> Sequence[Example]:
     x = row_vectors(dtype)
     y = x.flip(1) + torch.tensor([1.0, 0.25, -2.0], dtype=dtype)
-    found = [Point((x, y), note="rows"), Point((x, y, 0), note="columns"), Point((x, y[:1]), note="broadcast")]
+    found = [Point((x, y), note="rows"), Point((x, y, 0), note="columns"), Point((x, y[1:]), note="broadcast")]
     zeros = torch.zeros(3, dtype=dtype)
     found.append(Point((zeros, y[0], 0), note="zero", first={"x1": 0.0, "x2": 0.0}, second={"x1": 0.0, "x2": 0.0}))
     for row in end_vectors(dtype):
-        other = torch.linspace(1.0, -0.5, row.numel(), dtype=torch.float64).to(dtype)
-        found.append(Point((row, other, 0), note="ends", extreme=True))
+        other = torch.tensor([1.0, 0.25, -0.5, 2.0], dtype=dtype)[: row.numel()]
+        found.append(Point((row, other, 0), note="ends", extreme=True, orders=_orders(row)))
     return found
 
 
@@ -165,7 +173,7 @@ def _cosine_examples(dtype: torch.dtype) -> Sequence[Example]:
     forward="out = <x1, x2> / (|x1| |x2|); 0 where one is 0",
     gradient={"x1": "g (u2 - out u1) / |x1| with u = x / |x|; 0 at x1 = 0", "x2": "g (u1 - out u2) / |x2|"},
     reference=_cosine_reference,
-    domain="finite vectors; errors are relative to 1 and 1 / |x|, so that parallel vectors have a gradient of eps / |x|",
+    domain="finite vectors; errors are relative to 1 / |x|, so that parallel ones have a gradient of about eps / |x|",
     bars=ulps(4),
     examples=_cosine_examples,
     elementwise=False,
@@ -197,8 +205,8 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1) -> Tensor:
     return cosines.to(torch.result_type(x1, x2))
 
 
-def _distance_reference(mp: Any, x1: Any, x2: Any, p: float = 2.0) -> Any:
-    return (abs(x1 - x2) ** p).sum(axis=-1) ** (1 / mp.mpf(p))
+def _distance_reference(mp: Any, x1: Any, x2: Any, p: float = 2.0, keepdim: bool = False) -> Any:
+    return (abs(x1 - x2) ** p).sum(axis=-1, keepdims=keepdim) ** (1 / mp.mpf(p))
 
 
 def _distance_examples(dtype: torch.dtype) -> Sequence[Example]:

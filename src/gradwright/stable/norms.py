@@ -67,7 +67,7 @@ def _euclidean_vjp(g: Sequence[Tensor], x: Tensor, dim: Dims, out: Sequence[Tens
 @custom_gradient
 def _along(g: Tensor, x: Tensor, scaled: Tensor, scale: Tensor, dim: Dims) -> Tensor:
     """Return ``g x / |x|``; ``scaled`` and ``scale`` follow from ``x``, so that its derivative is the whole one."""
-    return (x * scale).mul_(over(g, scaled))
+    return (x * scale) * over(g, scaled)  # not in place: under vmap, `g` may have a batch that `x` has not
 
 
 @_along.vjp
