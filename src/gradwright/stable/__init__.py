@@ -34,6 +34,11 @@ from gradwright.stable.normal import log_ndtr as log_ndtr
 from gradwright.stable.normal import ndtr as ndtr
 from gradwright.stable.normal_inverse import ndtri_exp as ndtri_exp
 from gradwright.stable.norms import norm as norm
+from gradwright.stable.planar import acosh as acosh
+from gradwright.stable.planar import angle as angle
+from gradwright.stable.planar import asinh as asinh
+from gradwright.stable.planar import atan2 as atan2
+from gradwright.stable.planar import hypot as hypot
 from gradwright.stable.ratios import acos_squared as acos_squared
 from gradwright.stable.ratios import acosh_squared as acosh_squared
 from gradwright.stable.ratios import expm1_over_x as expm1_over_x

@@ -22,7 +22,8 @@ from gradwright.authoring.catalogue import Example, grid
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, ulps
 from gradwright.errors import OptionError
-from gradwright.stable.scaling import over, require_real, scale_for, widened
+from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.scaling import over, scale_for
 
 Dims: TypeAlias = int | tuple[int, ...] | None
 LARGEST_ORD = 500.0
@@ -198,7 +199,7 @@ def norm(x: Tensor, ord: float = 2.0, dim: Dims = None, keepdim: bool = False) -
         >>> torch.autograd.grad(gw.stable.norm(x), x)
         (tensor([0.6000, 0.8000]),)
     """
-    require_real("norm", x=x)
+    require_floating("norm", x=x)
     if not (1 <= ord <= LARGEST_ORD or ord == math.inf):
         raise OptionError(
             f"norm: ord is {ord}; expected a number from 1 to {LARGEST_ORD:g}, or infinity; "

@@ -7,29 +7,16 @@ derivatives take it as a constant.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
-from gradwright.errors import ArgumentError
 
-
-def require_real(function: str, **tensors: Tensor) -> None:
-    """Refuse tensors that are not of a real floating-point dtype.
-
-    Raises:
-        ArgumentError: one of them is not.
-    """
-    for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            raise ArgumentError(
-                f"{function}: {name} has dtype {tensor.dtype}; expected a real floating-point dtype; convert it first, "
-                f"for example with {name}.{'abs' if tensor.is_complex() else 'float'}()."
-            )
-
-
-def widened(x: Tensor) -> Tensor:
-    """Return half types in float32, in which they are computed; others as they are."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+def together(*tensors: Tensor) -> list[Tensor]:
+    """Return tensors in the dtype in which functions of them are computed: their common one, at least float32."""
+    dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
+    return [x.to(dtype if dtype in (torch.float32, torch.float64) else torch.float32) for x in tensors]
 
 
 def scale_for(size: Tensor) -> Tensor:
