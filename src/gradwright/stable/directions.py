@@ -40,7 +40,9 @@ def _orders(row: Tensor) -> int:
 def _normalize_examples(dtype: torch.dtype) -> Sequence[Example]:
     x = row_vectors(dtype)
     found = [Point((x,), {"dim": -1}, "rows"), Point((x, 0), note="columns"), Point((x, None), note="all at once")]
-    found.append(Point((torch.zeros(3, dtype=dtype), 0), note="zero", first={"x": 0.0}, second={"x": 0.0}))
+    found.append(
+        Point((torch.zeros(3, dtype=dtype), 0), note="zero", first={"x": 0.0}, second={"x": 0.0}, extreme=True)
+    )
     return found + [Point((row, 0), note="ends", extreme=True, orders=_orders(row)) for row in end_vectors(dtype)]
 
 
@@ -92,7 +94,9 @@ def _weight_norm_examples(dtype: torch.dtype) -> Sequence[Example]:
     zeros = {"v": 0.0, "g": 0.0}
     found = [Point((v, column), note="rows"), Point((v, row, 1), note="columns")]
     found.append(Point((v, column[:1], None), note="all at once"))
-    found.append(Point((torch.zeros(1, 3, dtype=dtype), column[:1]), note="a zero row", first=zeros, second=zeros))
+    found.append(
+        Point((torch.zeros(1, 3, dtype=dtype), column[:1]), note="a zero row", first=zeros, second=zeros, extreme=True)
+    )
     for row in end_vectors(dtype):
         found.append(Point((row[None], column[1:]), note="ends", extreme=True, orders=_orders(row)))
     return found
@@ -162,8 +166,8 @@ def _cosine_examples(dtype: torch.dtype) -> Sequence[Example]:
     x = row_vectors(dtype)
     y = x.flip(1) + torch.tensor([1.0, 0.25, -2.0], dtype=dtype)
     found = [Point((x, y), note="rows"), Point((x, y, 0), note="columns"), Point((x, y[1:]), note="broadcast")]
-    zeros = torch.zeros(3, dtype=dtype)
-    found.append(Point((zeros, y[0], 0), note="zero", first={"x1": 0.0, "x2": 0.0}, second={"x1": 0.0, "x2": 0.0}))
+    zeros, none = torch.zeros(3, dtype=dtype), {"x1": 0.0, "x2": 0.0}
+    found.append(Point((zeros, y[0], 0), note="zero", first=none, second=none, extreme=True))
     for row in end_vectors(dtype):
         other = torch.tensor([1.0, 0.25, -0.5, 2.0], dtype=dtype)[: row.numel()]
         found.append(Point((row, other, 0), note="ends", extreme=True, orders=_orders(row)))

@@ -1,8 +1,8 @@
 """Length and angle of points in the plane, and the inverse hyperbolic functions, over the whole range of a dtype.
 
 PyTorch's gradient of ``atan2`` divides by ``x ** 2 + y ** 2``, which vanishes or overflows beyond the square root of
-the range; that of ``hypot`` is nan at zero; that of ``asinh`` is zero from there on. Here points are scaled to a length of
-about 1 first. At the origin, where the functions have no derivative, it is zero.
+the range; that of ``hypot`` is nan at zero; that of ``asinh`` is zero from there on. Here points are scaled to a length
+of about 1 first. At the origin, where the functions have no derivative, it is zero.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def _scaled(a: Tensor, b: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tenso
     """
     factor = length.clamp(*_bounds(length.dtype)).reciprocal_()
     a, b = a * factor, b * factor
-    square = (a * a).addcmul_(b, b).clamp_min_(torch.finfo(a.dtype).smallest_normal)
+    square = torch.addcmul(a * a, b, b).clamp_min_(torch.finfo(a.dtype).smallest_normal)
     largest = torch.finfo(a.dtype).max
-    return factor, a.clamp_(-largest, largest), b.clamp_(-largest, largest), square  # infinity over infinity is 0
+    return factor, a.clamp(-largest, largest), b.clamp(-largest, largest), square  # infinity over infinity is 0
 
 
 @custom_gradient
