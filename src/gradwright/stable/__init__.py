@@ -21,6 +21,8 @@ from gradwright.stable.growth_ratios import log1p_over_x as log1p_over_x
 from gradwright.stable.growth_ratios import log_over_x_minus_1 as log_over_x_minus_1
 from gradwright.stable.growth_ratios import sinh_over_x as sinh_over_x
 from gradwright.stable.growth_ratios import tanh_over_x as tanh_over_x
+from gradwright.stable.hyperbolic import acosh as acosh
+from gradwright.stable.hyperbolic import asinh as asinh
 from gradwright.stable.likelihoods import bernoulli_kl as bernoulli_kl
 from gradwright.stable.likelihoods import poisson_nll as poisson_nll
 from gradwright.stable.logistic import sigmoid as sigmoid
@@ -34,11 +36,11 @@ from gradwright.stable.normal import log_ndtr as log_ndtr
 from gradwright.stable.normal import ndtr as ndtr
 from gradwright.stable.normal_inverse import ndtri_exp as ndtri_exp
 from gradwright.stable.norms import norm as norm
-from gradwright.stable.planar import acosh as acosh
 from gradwright.stable.planar import angle as angle
-from gradwright.stable.planar import asinh as asinh
 from gradwright.stable.planar import atan2 as atan2
 from gradwright.stable.planar import hypot as hypot
+from gradwright.stable.products import cumprod as cumprod
+from gradwright.stable.products import prod as prod
 from gradwright.stable.ratios import acos_squared as acos_squared
 from gradwright.stable.ratios import acosh_squared as acosh_squared
 from gradwright.stable.ratios import expm1_over_x as expm1_over_x
@@ -54,5 +56,7 @@ from gradwright.stable.singularity import quotient as quotient
 from gradwright.stable.singularity import removable as removable
 from gradwright.stable.softmaxes import log_softmax as log_softmax
 from gradwright.stable.softmaxes import softmax as softmax
+from gradwright.stable.spread import std as std
+from gradwright.stable.spread import var as var
 from gradwright.stable.xlogs import xlogx as xlogx
 from gradwright.stable.xlogs import xlogy as xlogy

@@ -100,6 +100,11 @@ def summed(x: Tensor, dim: Dims) -> Tensor:
     return x.sum(dim, True)
 
 
+def squeezed(x: Tensor, dim: Dims) -> Tensor:
+    """Return a tensor without the dimensions of a vector, in which it has one element."""
+    return x.reshape(()) if dim is None else x.squeeze(dim)
+
+
 # -------------------------------------------------------------------- other powers
 
 
@@ -219,6 +224,4 @@ def norm(x: Tensor, ord: float = 2.0, dim: Dims = None, keepdim: bool = False) -
         # Twice, since one scale does not reach from the ends of the range of float64 to its middle.
         scale = scale_for(_largest(x.detach().double().abs(), dim))
         out = _power_norm(x.double() * scale, float(ord), dim)[0] / scale
-    if not keepdim:
-        out = out.reshape(()) if dim is None else out.squeeze(dim)
-    return out.to(x.dtype)
+    return (out if keepdim else squeezed(out, dim)).to(x.dtype)
