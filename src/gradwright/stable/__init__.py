@@ -5,7 +5,6 @@ values, first and second derivatives, at the singular points and over the whole 
 ``gradwright show stable`` lists them, ``gradwright probe`` says what the installed PyTorch gets wrong.
 """
 
-<<<<<<< HEAD
 from gradwright.stable.arc_squares import acos_squared as acos_squared
 from gradwright.stable.arc_squares import acosh_squared as acosh_squared
 from gradwright.stable.crossentropy import cross_entropy as cross_entropy
@@ -41,11 +40,6 @@ from gradwright.stable.planar import atan2 as atan2
 from gradwright.stable.planar import hypot as hypot
 from gradwright.stable.products import cumprod as cumprod
 from gradwright.stable.products import prod as prod
-from gradwright.stable.ratios import acos_squared as acos_squared
-from gradwright.stable.ratios import acosh_squared as acosh_squared
-from gradwright.stable.ratios import expm1_over_x as expm1_over_x
-from gradwright.stable.ratios import log1p_over_x as log1p_over_x
-from gradwright.stable.ratios import log_over_x_minus_1 as log_over_x_minus_1
 from gradwright.stable.ratios import one_minus_cos_over_x2 as one_minus_cos_over_x2
 from gradwright.stable.ratios import sin_over_x as sin_over_x
 from gradwright.stable.ratios import sinc as sinc
