@@ -5,10 +5,16 @@ values, first and second derivatives, at the singular points and over the whole 
 ``gradwright show stable`` lists them, ``gradwright probe`` says what the installed PyTorch gets wrong.
 """
 
+from gradwright.stable.arc_hyperbolic import acosh as acosh
+from gradwright.stable.arc_hyperbolic import asinh as asinh
 from gradwright.stable.arc_squares import acos_squared as acos_squared
 from gradwright.stable.arc_squares import acosh_squared as acosh_squared
 from gradwright.stable.bce import bce_with_logits as bce_with_logits
 from gradwright.stable.crossentropy import cross_entropy as cross_entropy
+from gradwright.stable.directions import cosine_similarity as cosine_similarity
+from gradwright.stable.directions import normalize as normalize
+from gradwright.stable.directions import pairwise_distance as pairwise_distance
+from gradwright.stable.directions import weight_norm as weight_norm
 from gradwright.stable.divergences import entropy as entropy
 from gradwright.stable.divergences import js_divergence as js_divergence
 from gradwright.stable.divergences import kl_divergence as kl_divergence
@@ -44,6 +50,12 @@ from gradwright.stable.mills import mills_ratio as mills_ratio
 from gradwright.stable.normal import log_ndtr as log_ndtr
 from gradwright.stable.normal import ndtr as ndtr
 from gradwright.stable.normal_inverse import ndtri_exp as ndtri_exp
+from gradwright.stable.norms import norm as norm
+from gradwright.stable.planar import angle as angle
+from gradwright.stable.planar import atan2 as atan2
+from gradwright.stable.planar import hypot as hypot
+from gradwright.stable.products import cumprod as cumprod
+from gradwright.stable.products import prod as prod
 from gradwright.stable.ratios import one_minus_cos_over_x2 as one_minus_cos_over_x2
 from gradwright.stable.ratios import sin_over_x as sin_over_x
 from gradwright.stable.ratios import sinc as sinc
@@ -54,5 +66,7 @@ from gradwright.stable.singularity import quotient as quotient
 from gradwright.stable.singularity import removable as removable
 from gradwright.stable.softmaxes import log_softmax as log_softmax
 from gradwright.stable.softmaxes import softmax as softmax
+from gradwright.stable.spread import std as std
+from gradwright.stable.spread import var as var
 from gradwright.stable.xlogs import xlogx as xlogx
 from gradwright.stable.xlogs import xlogy as xlogy

@@ -1,0 +1,90 @@
+"""Products: what is special about them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import gradwright as gw
+from gradwright.errors import ArgumentError
+from gradwright.stable.exponents import Scaled, scaled, times_power
+
+torch.manual_seed(0)
+x = torch.randn(3, 5, 2, dtype=torch.float64, requires_grad=True)
+
+
+def test_values_are_those_of_pytorch() -> None:
+    for dim in (0, 1, -1):
+        torch.testing.assert_close(gw.stable.prod(x, dim), torch.prod(x, dim))
+        torch.testing.assert_close(gw.stable.prod(x, dim, True), torch.prod(x, dim, True))
+        torch.testing.assert_close(gw.stable.cumprod(x, dim), torch.cumprod(x, dim))
+    torch.testing.assert_close(gw.stable.prod(x), torch.prod(x))
+    assert gw.stable.prod(x, keepdim=True).shape == (1, 1, 1)
+
+
+def test_nothing_and_one_number() -> None:
+    assert gw.stable.prod(torch.ones(2, 0), 1).tolist() == [1, 1]
+    assert gw.stable.cumprod(torch.ones(2, 0), 1).shape == (2, 0)
+    number = torch.tensor(3.0, requires_grad=True)
+    assert torch.autograd.grad(gw.stable.prod(number), number)[0] == 1
+    assert gw.stable.cumprod(number, 0) == 3
+
+
+def test_derivatives() -> None:
+    assert torch.autograd.gradgradcheck(lambda x: gw.stable.prod(x, 1), x)
+    assert torch.autograd.gradgradcheck(lambda x: gw.stable.cumprod(x, 1), x)
+
+
+@pytest.mark.parametrize("zeros", [1, 2, 3])
+def test_zeros(zeros: int) -> None:
+    v = torch.tensor([2.0, 3.0, 5.0, 7.0], dtype=torch.float64)
+    v[:zeros] = 0
+    for name in ("prod", "cumprod"):
+        ours, theirs = (lambda w, f=getattr(f, name): f(w, 0) for f in (gw.stable, torch))
+        torch.testing.assert_close(torch.func.jacrev(ours)(v), torch.func.jacrev(theirs)(v))
+        torch.testing.assert_close(torch.func.hessian(ours)(v), torch.func.jacrev(torch.func.jacrev(theirs))(v))
+
+
+def test_a_thousand_numbers_whose_product_is_one() -> None:
+    v = torch.cat([torch.full((500,), 0.125), torch.full((500,), 8.0)]).requires_grad_()
+    out = gw.stable.prod(v)
+    assert out.item() == 1
+    assert torch.equal(torch.autograd.grad(out, v)[0], 1 / v.detach())
+
+
+def test_third_derivatives() -> None:
+    def third(name: str, module: object) -> torch.Tensor:
+        f = torch.func.jacrev(torch.func.jacrev(torch.func.jacrev(lambda w: getattr(module, name)(w, 0))))
+        return f(torch.tensor([1.5, -2.0, 0.5, 0.25], dtype=torch.float64))  # type: ignore[no-any-return]
+
+    for name in ("prod", "cumprod"):
+        torch.testing.assert_close(third(name, gw.stable), third(name, torch))
+
+
+def test_infinity_and_nan() -> None:
+    assert gw.stable.prod(torch.tensor([math.inf, 2.0])) == math.inf
+    assert gw.stable.prod(torch.tensor([math.inf, 0.0])).isnan()
+    assert gw.stable.cumprod(torch.tensor([2.0, math.nan, 3.0]), 0).isnan().tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_of_any_exponent(dtype: torch.dtype) -> None:
+    one = Scaled(torch.tensor([0.75, 0.0, 0.5], dtype=dtype), torch.tensor([5000, 0, -3000]))
+    two = Scaled(torch.tensor([0.5, -0.5, 0.75], dtype=dtype), torch.tensor([-4999, 4000, -3001]))
+    assert one.times(two).value().tolist() == [0.75, 0, 0]
+    total = one.plus(two)
+    assert total.mantissa.tolist() == [0.75, -0.5, 0.875]
+    assert total.exponent.tolist() == [5000, 4000, -3000]
+    info = torch.finfo(dtype)
+    for number in (info.max, info.smallest_normal * info.eps, -1.0):
+        assert scaled(torch.tensor(number, dtype=dtype)).value() == number
+    exponent = torch.tensor(math.frexp(info.smallest_normal * info.eps)[1] - 2)
+    assert times_power(torch.tensor(0.75, dtype=dtype), exponent) == 0, "less than half of the smallest number"
+
+
+def test_errors() -> None:
+    for name in ("prod", "cumprod"):
+        with pytest.raises(ArgumentError, match=rf"{name}: x is torch.int64"):
+            getattr(gw.stable, name)(torch.arange(3), 0)
