@@ -103,7 +103,8 @@ def _log_reference(mp: Any, q: Any) -> list[Any]:
 def _written_log(q: Tensor) -> Tensor:
     v = q[..., 1:]
     sine = v.norm(dim=-1, keepdim=True)
-    return 2 * torch.atan2(sine, q[..., :1]) * v / sine
+    factor: Tensor = 2 * torch.atan2(sine, q[..., :1]) / sine
+    return v * factor
 
 
 @exact(

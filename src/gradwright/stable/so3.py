@@ -33,7 +33,7 @@ from gradwright.stable.stumpff import series, stumpff
 
 
 def _written_exp(w: Tensor) -> Tensor:
-    angle = w.norm(dim=-1)[..., None, None]
+    angle: Tensor = w.norm(dim=-1)[..., None, None]
     x, y, z = w.unbind(-1)
     o = torch.zeros_like(x)
     k = torch.stack([o, -z, y, z, o, -x, -y, x, o], -1).reshape(*w.shape[:-1], 3, 3)
