@@ -5,6 +5,8 @@ values, first and second derivatives, at the singular points and over the whole 
 ``gradwright show stable`` lists them, ``gradwright probe`` says what the installed PyTorch gets wrong.
 """
 
+<<<<<<< HEAD
+from gradwright.stable.angles import angle_between as angle_between
 from gradwright.stable.arc_squares import acos_squared as acos_squared
 from gradwright.stable.arc_squares import acosh_squared as acosh_squared
 from gradwright.stable.crossentropy import cross_entropy as cross_entropy

@@ -14,6 +14,8 @@ exact for a rotation.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -33,12 +35,20 @@ from gradwright.stable.components import (
 )
 
 STEPS = 5
-"""Enough for every matrix whose nearest rotation is well defined; one is, for a rotation with errors of rounding."""
+"""Enough for every matrix that is answered; one is, for a rotation with errors of rounding."""
+LEAST = 0.02
+"""Of ``zeta`` for ``|M| = 1``, the product of the sums of two singular values, the last one with the sign of the
+determinant: 1.54 for a rotation, 0 where the nearest one is not unique, as for a reflection. Below it the answer is
+nan."""
 
 
 @custom_gradient
 def nearest_rotation(m: Tensor) -> Tensor:
-    """Return the nearest rotation, in the Frobenius norm; ``m`` is ``(..., 3, 3)``, float64 or float32."""
+    """Return the nearest rotation, in the Frobenius norm; nan where it is not, or hardly, unique.
+
+    Arguments:
+        m: ``(..., 3, 3)``, float64 or float32.
+    """
     whole = matrix(m)
     shrink = _inner(whole, whole).rsqrt_()
     b = scaled(shrink, whole[0]), scaled(shrink, whole[1]), scaled(shrink, whole[2])
@@ -47,11 +57,14 @@ def nearest_rotation(m: Tensor) -> Tensor:
     lam = _largest_root(det, _inner(cof, cof))
     kappa = (lam * lam).sub_(1).mul_(0.5)
     zeta = torch.addcmul(-det, kappa, lam)
-    whole_part, cof_part = (kappa + 1).div_(zeta), lam.div_(zeta)
+    zeta = zeta.masked_fill(zeta < LEAST, math.nan)
+    own, other, third = (kappa + 1).div_(zeta), lam.div_(zeta), zeta.reciprocal().neg_()
+    first = (third * dot(b[0], b[0]), third * dot(b[0], b[1]), third * dot(b[0], b[2]))
+    second = (first[1], third * dot(b[1], b[1]), third * dot(b[1], b[2]))
+    last = (first[2], second[2], third * dot(b[2], b[2]))
     rows = []
-    for k in range(3):
-        gram = scaled(-zeta.reciprocal(), (dot(b[k], b[0]), dot(b[k], b[1]), dot(b[k], b[2])))
-        row = moved(scaled(whole_part, b[k]), cof_part, cof[k])
+    for k, gram in enumerate((first, second, last)):
+        row = moved(scaled(own, b[k]), other, cof[k])
         rows.append(moved(moved(moved(row, gram[0], b[0]), gram[1], b[1]), gram[2], b[2]))
     return joined_matrix((rows[0], rows[1], rows[2]))
 

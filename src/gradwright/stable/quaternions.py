@@ -88,7 +88,7 @@ def _log_examples(dtype: torch.dtype) -> Sequence[Example]:
         Point((torch.tensor([1.0, tiny, 0.0, -tiny], dtype=dtype),), note="the smallest numbers", extreme=True),
         Point((quaternions(1e-9, 1e-3, dtype=dtype),), note="small"),
         Point((torch.tensor([tiny, 0.6, 0.0, 0.8], dtype=dtype),), note="almost half a turn", extreme=True),
-        Point((torch.tensor([0.0, 0.6, 0.0, 0.8], dtype=dtype),), note="half a turn", orders=0),
+        Point((torch.tensor([0.0, 0.6, 0.0, 0.8], dtype=dtype),), note="half a turn", orders=0, extreme=True),
         Point((quaternions(4.0, 1.0, dtype=dtype, length=1.75),), note="other lengths, more than half a turn"),
     ]
 
@@ -228,6 +228,7 @@ def _slerp_ordinary() -> tuple[Tensor, Tensor, Tensor]:
     elementwise=False,
     measure="tensor",
     replaces=_written_slerp,
+    slower="the ratios of sines are series and closed forms, for three angles",
     ordinary=_slerp_ordinary,
     paper="Shoemake 1985",
 )

@@ -29,7 +29,8 @@ from gradwright.stable.components import (
 )
 from gradwright.stable.nearest import nearest_rotation
 from gradwright.stable.quaternions import checked_quaternion, parts
-from gradwright.stable.rotation_samples import BARS, matrices, matrix_examples, quaternions
+from gradwright.stable.rotation_samples import BARS, NEAREST, matrices, matrix_examples, quaternions
+from gradwright.stable.stumpff import chosen
 
 
 @custom_gradient
@@ -43,15 +44,20 @@ def rotation_to_quaternion(r: Tensor) -> Tensor:
     x, y, z, xy, xz, yz = h - f, c - g, d - b, b + d, c + g, f + h
     diagonal = (1 + a + e + i, 1 + a - e - i, 1 - a + e - i, 1 - a - e + i)
     rows = ((diagonal[0], x, y, z), (x, diagonal[1], xy, xz), (y, xy, diagonal[2], yz), (z, xz, yz, diagonal[3]))
-    low, high = diagonal[0] >= diagonal[1], diagonal[2] >= diagonal[3]
-    lower = torch.maximum(diagonal[0], diagonal[1]) >= torch.maximum(diagonal[2], diagonal[3])
-    row = [
-        torch.where(lower, torch.where(low, rows[0][k], rows[1][k]), torch.where(high, rows[2][k], rows[3][k]))
-        for k in range(4)
-    ]
+    first, second = (
+        _larger(diagonal[0], rows[0], diagonal[1], rows[1]),
+        _larger(diagonal[2], rows[2], diagonal[3], rows[3]),
+    )
+    row = _larger(torch.maximum(diagonal[0], diagonal[1]), first, torch.maximum(diagonal[2], diagonal[3]), second)
     length = (row[0] * row[0] + row[1] * row[1] + row[2] * row[2] + row[3] * row[3]).sqrt()
     inverse = torch.where(row[0] < 0, -1.0, 1.0) / length
     return joined([inverse * part for part in row])
+
+
+def _larger(x: Tensor, row: Sequence[Tensor], y: Tensor, other: Sequence[Tensor]) -> list[Tensor]:
+    """Return the row whose number is the larger one; the first where they are equal."""
+    one = (x >= y).to(x.dtype)
+    return [chosen(one, a, 1 - one, b) for a, b in zip(row, other)]
 
 
 @rotation_to_quaternion.vjp
@@ -77,12 +83,13 @@ def _ordinary_matrices() -> tuple[Tensor]:
     forward="out = q with R(q) = R and Re q >= 0, R the rotation nearest to m",
     gradient={"m": "1/4 [Im(g q*)] R in the tangent space at R"},
     reference=lambda mp, m: plain.each(lambda r: plain.quaternion(mp, plain.logarithm(mp, r)), m, dims=2),
-    domain="matrices whose nearest rotation is unique; where Re q = 0 the largest component is positive",
+    domain="matrices whose nearest rotation is unique, else nan; where Re q = 0 the largest component is positive",
     bars=BARS,
     examples=matrix_examples,
     elementwise=False,
     measure="tensor",
     replaces=_written_from_matrix,
+    slower=NEAREST,
     ordinary=_ordinary_matrices,
     paper="Shepperd 1978; Markley 1993",
 )
@@ -90,6 +97,7 @@ def matrix_to_quaternion(m: Tensor) -> Tensor:
     """Return the unit quaternion of a rotation matrix, with a real part that is not negative.
 
     A matrix that is not exactly a rotation stands for the nearest one: the gradient lies in the tangent space there.
+    Where that is not unique, as for a reflection, the result is nan.
 
     Arguments:
         m: matrices that turn column vectors, ``(..., 3, 3)``.
@@ -275,5 +283,5 @@ def matrix_to_rotation_6d(m: Tensor) -> Tensor:
         >>> gw.stable.matrix_to_rotation_6d(torch.eye(3))
         tensor([1., 0., 0., 0., 1., 0.])
     """
-    m = checked("matrix_to_rotation_6d", "m", m, (3, 3), "rotation matrices")
+    checked("matrix_to_rotation_6d", "m", m, (3, 3), "rotation matrices")
     return m[..., :2].mT.flatten(-2)

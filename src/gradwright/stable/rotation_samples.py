@@ -12,6 +12,8 @@ from gradwright.authoring.catalogue import around
 from gradwright.authoring.exact import HALF, Point, relative
 
 AXIS = (2.0 / 3, -1.0 / 3, 2.0 / 3)
+NEAREST = "the nearest rotation is found first; what it replaces has another gradient for each way to write it"
+"""Why reading a matrix is slower than what is written today."""
 BARS = relative(1e-13, 1e-6, *HALF)
 
 
@@ -62,6 +64,6 @@ def matrix_examples(dtype: torch.dtype) -> Sequence[Point]:
         Point((almost,), note="the smallest numbers", extreme=True),
         Point((matrices(1e-3, dtype=dtype),), note="small"),
         Point((matrices(3.1, dtype=dtype),), note="near half a turn"),
-        Point((torch.diag(torch.tensor([1.0, -1.0, -1.0], dtype=dtype)),), note="half a turn", orders=0),
+        Point((torch.diag(torch.tensor([1.0, -1.0, -1.0], dtype=dtype)),), note="half a turn", orders=0, extreme=True),
         Point((none.to(dtype),), note="not rotations"),
     ]

@@ -17,7 +17,7 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.exact import Point, exact
 from gradwright.stable import rotation_references as plain
 from gradwright.stable.components import checked
-from gradwright.stable.rotation_samples import BARS, matrix_examples, vector_examples
+from gradwright.stable.rotation_samples import BARS, NEAREST, matrix_examples, vector_examples
 from gradwright.stable.so3 import exponential, left_jacobian, left_jacobian_inverse, logarithm
 
 SHIFT = (0.5, -1.25, 2.0)
@@ -128,19 +128,21 @@ def se3_exp(twist: Tensor) -> Tensor:
     forward="out = (J^-1 t, w), w = log R, R the rotation nearest to the upper left of m",
     gradient={"m": "that of w in the tangent space at R, that of J^-1 t, and zero for the last row"},
     reference=lambda mp, m: plain.each(lambda rows: _log_reference(mp, rows), m, dims=2),
-    domain="matrices whose nearest rotation is unique; at angle pi the axis whose largest component is positive",
+    domain="matrices whose nearest rotation is unique, else nan; at pi the axis with a positive largest component",
     bars=BARS,
     examples=_motions,
     elementwise=False,
     measure="tensor",
     replaces=_written_log,
+    slower=NEAREST,
     ordinary=lambda: (se3_exp(torch.randn(100_000, 6)),),
     paper="arXiv 1812.01537; pytorch3d#503",
 )
 def se3_log(m: Tensor) -> Tensor:
     """Return the twist of a rigid motion, of angle at most pi.
 
-    Where the upper left is not exactly a rotation, it stands for the nearest one. The last row is not looked at.
+    Where the upper left is not exactly a rotation, it stands for the nearest one; where that is not unique, as for a
+    reflection, the result is nan. The last row is not looked at.
 
     Arguments:
         m: matrices ``[[R, t], [0, 1]]`` that act on column vectors, ``(..., 4, 4)``.

@@ -28,7 +28,7 @@ from gradwright.stable.components import (
 from gradwright.stable.nearest import nearest_rotation
 from gradwright.stable.quaternions import quaternion_log
 from gradwright.stable.rotation_matrices import rotation_to_quaternion
-from gradwright.stable.rotation_samples import BARS, matrix_examples, vector_examples
+from gradwright.stable.rotation_samples import BARS, NEAREST, matrix_examples, vector_examples
 from gradwright.stable.stumpff import series, stumpff
 
 
@@ -110,12 +110,13 @@ def _written_log(m: Tensor) -> Tensor:
     forward="out = w with exp([w]) = R and |w| <= pi, R the rotation nearest to m",
     gradient={"m": "1/2 [J^-T g] R in the tangent space at R, J = the left Jacobian at out"},
     reference=lambda mp, m: plain.each(lambda r: plain.logarithm(mp, r), m, dims=2),
-    domain="matrices whose nearest rotation is unique; at angle pi the axis whose largest component is positive",
+    domain="matrices whose nearest rotation is unique, else nan; at pi the axis with a positive largest component",
     bars=BARS,
     examples=matrix_examples,
     elementwise=False,
     measure="tensor",
     replaces=_written_log,
+    slower=NEAREST,
     ordinary=lambda: (so3_exp(torch.randn(100_000, 3)),),
     paper="arXiv 1812.01537; Shepperd 1978; kornia#4228",
 )
@@ -123,6 +124,7 @@ def so3_log(m: Tensor) -> Tensor:
     """Return the rotation vector of a rotation matrix, of angle at most pi.
 
     A matrix that is not exactly a rotation stands for the nearest one: the gradient lies in the tangent space there.
+    Where that is not unique, as for a reflection, the result is nan.
 
     Arguments:
         m: matrices that turn column vectors, ``(..., 3, 3)``.
