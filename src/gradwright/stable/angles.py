@@ -108,7 +108,7 @@ def angle_between(u: Tensor, v: Tensor, dim: int = -1) -> Tensor:
 @custom_gradient
 def _angle(u: Tensor, v: Tensor) -> Tensor:
     square, other = _dot(u, u), _dot(v, v)
-    angle = torch.atan2(_length(_rejection(u, v)) * square.sqrt(), _dot(u, v)).squeeze(-1)
+    angle = torch.atan2(_norm(_rejected(u, v)) * square.sqrt(), _dot(u, v)).squeeze(-1)
     return torch.where((torch.minimum(square, other) > 0).squeeze(-1), angle, math.nan)
 
 
@@ -120,14 +120,8 @@ def _angle_vjp(g: Tensor, u: Tensor, v: Tensor) -> dict[str, Tensor]:
 
 @custom_gradient
 def _rejection(u: Tensor, v: Tensor) -> Tensor:
-    """Return ``w = v - (u.v / u.u) u``, accurate however small it is; zero if it is but rounding."""
-    square = _dot(u, u)
-    part = _dot(u, v) / square
-    product = part * u
-    once = (v - product) - _rest(part, u, product)
-    twice = once - _dot(u, once) / square * u
-    some = twice.abs().amax(-1, keepdim=True) > 8 * torch.finfo(u.dtype).eps * once.abs().amax(-1, keepdim=True)
-    return twice * some
+    """Return ``w = v - (u.v / u.u) u``."""
+    return _rejected(u, v)
 
 
 @_rejection.vjp
@@ -135,6 +129,45 @@ def _rejection_vjp(g: Tensor, u: Tensor, v: Tensor, out: Tensor) -> dict[str, Te
     # Of v it is a projection; of u, the same of g times -u.v / u.u, and w times -u.g / u.u.
     across, square = _rejection(u, g), _dot(u, u)
     return {"v": across, "u": -(_dot(u, v) * across + _dot(u, g) * out) / square}
+
+
+@custom_gradient
+def _length(w: Tensor) -> Tensor:
+    """Return ``|w|``."""
+    return _norm(w)
+
+
+@_length.vjp
+def _length_vjp(g: Tensor, w: Tensor) -> Tensor:
+    return g * _unit(w)
+
+
+@custom_gradient
+def _unit(w: Tensor) -> Tensor:
+    """Return ``w / |w|``, and zero where ``w`` is."""
+    length = _norm(w)
+    return w / length.masked_fill(length == 0, 1.0)
+
+
+@_unit.vjp
+def _unit_vjp(g: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    length = _length(w)
+    none = length == 0
+    return ((g - out * _dot(out, g)) / length.masked_fill(none, 1.0)).masked_fill(none, 0.0)
+
+
+# -------------------------------------------------------------------- values, not to be differentiated
+
+
+def _rejected(u: Tensor, v: Tensor) -> Tensor:
+    """Return ``v - (u.v / u.u) u``, accurate however small it is; zero if it is but rounding."""
+    square = _dot(u, u)
+    part = _dot(u, v) / square
+    product = part * u
+    once = (v - product) - _rest(part, u, product)
+    twice = once - _dot(u, once) / square * u
+    some = twice.abs().amax(-1, keepdim=True) > 8 * torch.finfo(u.dtype).eps * once.abs().amax(-1, keepdim=True)
+    return twice * some
 
 
 def _rest(a: Tensor, b: Tensor, product: Tensor) -> Tensor:
@@ -149,31 +182,11 @@ def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
     return high, x - high
 
 
-@custom_gradient
-def _length(w: Tensor) -> Tensor:
-    """Return the length, of ``w`` whose square is not in range as well, with the dimension kept."""
+def _norm(w: Tensor) -> Tensor:
+    """Return the length, also of ``w`` whose square is not in range, with the dimension kept."""
     largest = w.abs().amax(-1, keepdim=True)
     inside = w / largest.masked_fill(largest == 0, 1.0)
     return largest * _dot(inside, inside).sqrt()
-
-
-@_length.vjp
-def _length_vjp(g: Tensor, w: Tensor) -> Tensor:
-    return g * _unit(w)
-
-
-@custom_gradient
-def _unit(w: Tensor) -> Tensor:
-    """Return ``w / |w|``, and zero where ``w`` is."""
-    length = _length(w)
-    return w / length.masked_fill(length == 0, 1.0)
-
-
-@_unit.vjp
-def _unit_vjp(g: Tensor, w: Tensor, out: Tensor) -> Tensor:
-    length = _length(w)
-    none = length == 0
-    return ((g - out * _dot(out, g)) / length.masked_fill(none, 1.0)).masked_fill(none, 0.0)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
