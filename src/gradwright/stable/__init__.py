@@ -5,7 +5,6 @@ values, first and second derivatives, at the singular points and over the whole 
 ``gradwright show stable`` lists them, ``gradwright probe`` says what the installed PyTorch gets wrong.
 """
 
-<<<<<<< HEAD
 from gradwright.stable.angles import angle_between as angle_between
 from gradwright.stable.arc_squares import acos_squared as acos_squared
 from gradwright.stable.arc_squares import acosh_squared as acosh_squared
@@ -36,11 +35,6 @@ from gradwright.stable.quaternion_products import quaternion_rotate as quaternio
 from gradwright.stable.quaternions import quaternion_exp as quaternion_exp
 from gradwright.stable.quaternions import quaternion_log as quaternion_log
 from gradwright.stable.quaternions import slerp as slerp
-from gradwright.stable.ratios import acos_squared as acos_squared
-from gradwright.stable.ratios import acosh_squared as acosh_squared
-from gradwright.stable.ratios import expm1_over_x as expm1_over_x
-from gradwright.stable.ratios import log1p_over_x as log1p_over_x
-from gradwright.stable.ratios import log_over_x_minus_1 as log_over_x_minus_1
 from gradwright.stable.ratios import one_minus_cos_over_x2 as one_minus_cos_over_x2
 from gradwright.stable.ratios import sin_over_x as sin_over_x
 from gradwright.stable.ratios import sinc as sinc
