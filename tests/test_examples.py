@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from rich.console import Console
 
+import gradwright
 from docs import readme
-from examples import verify
+from examples import fit_pose, verify
 from gradwright import cli
 
 Subjects = list[dict[str, Any]]
@@ -133,3 +136,25 @@ def test_the_readme_shows_what_really_happens() -> None:
     assert len(shown) == 2
     for command in shown:
         assert readme.essence(shown[command]) == readme.essence(real[command]), "`make readme` writes the new output"
+
+
+def test_a_pose_is_fitted_from_the_identity() -> None:
+    points, seen = fit_pose.clouds()
+    written = fit_pose.fit(fit_pose.written_exp, points, seen, 1)[-1]
+    assert bool(written.isnan().any()), "what the example is about"
+    degrees, distance = fit_pose.off(fit_pose.fit(gradwright.stable.se3_exp, points, seen, 250)[-1])
+    assert degrees < 0.3
+    assert distance < 0.01
+
+
+def test_the_fitted_pose_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["fit_pose.py", "--steps", "8"])
+    monkeypatch.setattr(fit_pose, "console", Console(width=100))
+    threads = torch.get_num_threads()
+    try:
+        fit_pose.main()
+    finally:
+        torch.set_num_threads(threads)
+    shown = capsys.readouterr().out
+    assert "as people write it: nan after step 1" in shown
+    assert "█" in shown

@@ -5,6 +5,7 @@ values, first and second derivatives, at the singular points and over the whole 
 ``gradwright show stable`` lists them, ``gradwright probe`` says what the installed PyTorch gets wrong.
 """
 
+from gradwright.stable.angles import angle_between as angle_between
 from gradwright.stable.arc_hyperbolic import acosh as acosh
 from gradwright.stable.arc_hyperbolic import asinh as asinh
 from gradwright.stable.arc_squares import acos_squared as acos_squared
@@ -56,14 +57,28 @@ from gradwright.stable.planar import atan2 as atan2
 from gradwright.stable.planar import hypot as hypot
 from gradwright.stable.products import cumprod as cumprod
 from gradwright.stable.products import prod as prod
+from gradwright.stable.quaternion_products import quaternion_conjugate as quaternion_conjugate
+from gradwright.stable.quaternion_products import quaternion_multiply as quaternion_multiply
+from gradwright.stable.quaternion_products import quaternion_rotate as quaternion_rotate
+from gradwright.stable.quaternions import quaternion_exp as quaternion_exp
+from gradwright.stable.quaternions import quaternion_log as quaternion_log
+from gradwright.stable.quaternions import slerp as slerp
 from gradwright.stable.ratios import one_minus_cos_over_x2 as one_minus_cos_over_x2
 from gradwright.stable.ratios import sin_over_x as sin_over_x
 from gradwright.stable.ratios import sinc as sinc
 from gradwright.stable.ratios import x_minus_sin_over_x3 as x_minus_sin_over_x3
 from gradwright.stable.ratios import x_over_tan as x_over_tan
+from gradwright.stable.rotation_matrices import matrix_to_quaternion as matrix_to_quaternion
+from gradwright.stable.rotation_matrices import matrix_to_rotation_6d as matrix_to_rotation_6d
+from gradwright.stable.rotation_matrices import quaternion_to_matrix as quaternion_to_matrix
+from gradwright.stable.rotation_matrices import rotation_6d as rotation_6d
+from gradwright.stable.se3 import se3_exp as se3_exp
+from gradwright.stable.se3 import se3_log as se3_log
 from gradwright.stable.singularity import find_switches as find_switches
 from gradwright.stable.singularity import quotient as quotient
 from gradwright.stable.singularity import removable as removable
+from gradwright.stable.so3 import so3_exp as so3_exp
+from gradwright.stable.so3 import so3_log as so3_log
 from gradwright.stable.softmaxes import log_softmax as log_softmax
 from gradwright.stable.softmaxes import softmax as softmax
 from gradwright.stable.spread import std as std
