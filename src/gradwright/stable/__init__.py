@@ -26,3 +26,9 @@ from gradwright.stable.ratios import x_over_tan as x_over_tan
 from gradwright.stable.singularity import find_switches as find_switches
 from gradwright.stable.singularity import quotient as quotient
 from gradwright.stable.singularity import removable as removable
+from gradwright.stable.spectral import expm as expm
+from gradwright.stable.spectral import invsqrtm as invsqrtm
+from gradwright.stable.spectral import logm as logm
+from gradwright.stable.spectral import matrix_function as matrix_function
+from gradwright.stable.spectral import powm as powm
+from gradwright.stable.spectral import sqrtm as sqrtm
