@@ -7,6 +7,9 @@ values, first and second derivatives, at the singular points and over the whole 
 
 from gradwright.stable.arc_squares import acos_squared as acos_squared
 from gradwright.stable.arc_squares import acosh_squared as acosh_squared
+from gradwright.stable.determinants import adjugate as adjugate
+from gradwright.stable.determinants import det as det
+from gradwright.stable.determinants import slogdet as slogdet
 from gradwright.stable.growth_ratios import expm1_over_x as expm1_over_x
 from gradwright.stable.growth_ratios import log1p_over_x as log1p_over_x
 from gradwright.stable.growth_ratios import log_over_x_minus_1 as log_over_x_minus_1

@@ -10,7 +10,7 @@ Matrix Differential Calculus, 1999, chapter 8). Those are made without a divisio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,11 +42,11 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
     if dtype in HALF:
         return [ordinary]
     complex_dtype = torch.complex128 if dtype == torch.float64 else torch.complex64
-    diagonal = torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0], [0.5, 0.0, 0.0, 0.0], [0.0] * 4], dtype=dtype)
+    rows = [[1.0, 2.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.5], [1.0, 3.0, 1.0, 1.5], [0.5, 0.0, 1.0, 1.0]]
     return [
         ordinary,
         Point((_of_rank([1.5, 1.0, 1.0, 0.75], dtype),), note="rank n, repeated", scale=1.0),
-        Point((diagonal,), note="rank n - 1", scale=1.0),
+        Point((torch.tensor(rows, dtype=dtype) / 2,), note="rank n - 1", scale=1.0),
         Point((_of_rank([1.0, 0.75, 0.5, 0.0], dtype),), note="rank n - 1, rounded", scale=1.0),
         Point((_of_rank([1.0, 0.75, 0.0, 0.0], dtype),), note="rank n - 2, rounded", scale=1.0),
         Point((torch.ones(3, 3, dtype=dtype),), note="rank n - 2 of order 3", scale=1.0),
@@ -57,19 +57,21 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
 
 
 def _reference(mp: Any, A: Any) -> Any:
-    return mp.det(mp.matrix(A.tolist()))
+    return _expanded(mp, A.tolist())
 
 
 def _adjugate_reference(mp: Any, A: Any) -> Any:
-    """Return the matrix of cofactors, transposed."""
-    rows = A.tolist()
-    n = len(rows)
+    n = len(A)
+    return [[_cofactor(mp, A.tolist(), j, i) for j in range(n)] for i in range(n)]
 
-    def cofactor(i: int, j: int) -> Any:
-        left = [row[:j] + row[j + 1 :] for k, row in enumerate(rows) if k != i]
-        return (-1) ** (i + j) * (mp.det(mp.matrix(left)) if left else mp.mpf(1))
 
-    return [[cofactor(j, i) for j in range(n)] for i in range(n)]
+def _expanded(mp: Any, rows: list[list[Any]]) -> Any:
+    """Return a determinant by cofactors, exact in whatever digits there are."""
+    return mp.fsum(x * _cofactor(mp, rows, 0, j) for j, x in enumerate(rows[0])) if rows else mp.mpf(1)
+
+
+def _cofactor(mp: Any, rows: list[list[Any]], i: int, j: int) -> Any:
+    return (-1) ** (i + j) * _expanded(mp, [row[:j] + row[j + 1 :] for k, row in enumerate(rows) if k != i])
 
 
 def _ordinary() -> tuple[Any, ...]:
@@ -118,7 +120,8 @@ def det(A: Tensor) -> Tensor:
 
 @custom_gradient(autocast="off")
 def _det(A: Tensor) -> Tensor:
-    return torch.linalg.det(A)
+    out: Tensor = torch.linalg.det(A)
+    return out
 
 
 @_det.vjp
@@ -169,6 +172,115 @@ def adjugate(A: Tensor) -> Tensor:
     return adjugate_of(wide, U, s, W, turn).to(A.dtype)
 
 
+class SlogDet(NamedTuple):
+    """Sign and logarithm of a determinant."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+def _regular_examples(dtype: torch.dtype) -> Sequence[Example]:
+    ordinary = Point((_of_rank([1.5, 1.0, 0.5], dtype),), note="real")
+    if dtype in HALF:
+        return [ordinary]
+    complex_dtype = torch.complex128 if dtype == torch.float64 else torch.complex64
+    return [
+        ordinary,
+        Point((_of_rank([1.5, 1.0, 0.75, 0.5], dtype).flip(0),), note="other sign"),
+        Point((_of_rank([1.5, 0.75], complex_dtype),), note="complex"),
+    ]
+
+
+def _slogdet_reference(mp: Any, A: Any) -> Any:
+    whole = _expanded(mp, A.tolist())
+    return whole / abs(whole) + mp.log(abs(whole))
+
+
+@exact(
+    forward="sign = det(A) / |det(A)|, logabsdet = log |det(A)|",
+    gradient={"A": "(g + 1j Im(g_sign conj(sign))) A^-H; nan where A is singular, 0 where the cotangent is 0"},
+    reference=_slogdet_reference,
+    domain="every square matrix; 0 and -inf where it is singular, without a derivative",
+    bars=BARS,
+    examples=_regular_examples,
+    elementwise=False,
+    measure="tensor",
+    observed=lambda out: out.sign + out.logabsdet,
+    replaces=torch.linalg.slogdet,
+    ordinary=_ordinary,
+    paper="Magnus and Neudecker 1999, chapter 8; pytorch#104675",
+)
+def slogdet(A: Tensor) -> SlogDet:
+    """Return signs and logarithms of the determinants of square matrices; one singular matrix leaves the others alone.
+
+    ``torch.linalg.slogdet`` gives infinite or nan gradients at a singular matrix in one mode, and raises for the whole
+    batch in another. The logarithm has no derivative there, since its limits differ: the gradient is nan in every mode,
+    unless the cotangent is zero (the loss does not use it), and then it is zero.
+
+    Arguments:
+        A: floating point or complex, of shape ``(..., n, n)``.
+
+    Returns:
+        ``sign`` (of absolute value 1, or 0 if ``A`` is singular) and ``logabsdet``, tensors of shape ``(...)``. The
+        sign has a gradient only if it is complex. There are derivatives of every order.
+
+    Raises:
+        ArgumentError: ``A`` is no floating-point or complex tensor of square matrices.
+
+    Example:
+        >>> import torch, gradwright as gw
+        >>> A = torch.stack([torch.eye(2), torch.ones(2, 2)]).requires_grad_()
+        >>> sign, logabsdet = gw.stable.slogdet(A)
+        >>> torch.autograd.grad(torch.where(sign == 0, 0, logabsdet).sum(), A)
+        (tensor([[[1., 0.],
+                 [0., 1.]],
+        <BLANKLINE>
+                [[0., 0.],
+                 [0., 0.]]]),)
+    """
+    square("slogdet", A)
+    sign, logabsdet = _slogdet(_wide(A))
+    return SlogDet(sign.to(A.dtype), logabsdet.to(A.dtype) if A.dtype in HALF else logabsdet)
+
+
+@custom_gradient(autocast="off")
+def _slogdet(A: Tensor) -> tuple[Tensor, Tensor]:
+    sign, logabsdet = torch.linalg.slogdet(A)
+    return sign, logabsdet
+
+
+@_slogdet.vjp
+def slogdet_vjp(g: tuple[Tensor, Tensor], A: Tensor, out: tuple[Tensor, Tensor]) -> Tensor:
+    weight = g[1] + 1j * (g[0] * out[0].conj()).imag if A.is_complex() else g[1]
+    weight = weight[..., None, None]
+    return weight * torch.where(weight == 0, 0.0, inverse(A).mH)
+
+
+@_slogdet.jvp
+def slogdet_jvp(t: Tensor, A: Tensor, out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    rate = (inverse(A).mT * t).sum((-2, -1))
+    return (1j * out[0] * rate.imag, rate.real) if A.is_complex() else (torch.zeros_like(rate), rate)
+
+
+@custom_gradient(autocast="off")
+def inverse(A: Tensor) -> Tensor:
+    """Return the inverses, nan where there is none."""
+    found, info = torch.linalg.inv_ex(A)
+    return torch.where(info[..., None, None] == 0, found, torch.nan)
+
+
+@inverse.vjp
+def inverse_vjp(g: Tensor, out: Tensor) -> Tensor:
+    unused = (g == 0).all(-1, keepdim=True).all(-2, keepdim=True)
+    used = torch.where(unused, 0.0, out.mH)
+    return -used @ g @ used
+
+
+@inverse.jvp
+def inverse_jvp(t: Tensor, out: Tensor) -> Tensor:
+    return -out @ t @ out
+
+
 def _wide(A: Tensor) -> Tensor:
     return A.float() if A.dtype in HALF else A
 
@@ -214,9 +326,7 @@ def adjugate_of(A: Tensor, U: Tensor, s: Tensor, W: Tensor, turn: Tensor) -> Ten
 
 
 @adjugate_of.vjp
-def adjugate_of_vjp(
-    g: Tensor, A: Tensor, U: Tensor, s: Tensor, W: Tensor, turn: Tensor
-) -> dict[str, Tensor | None]:
+def adjugate_of_vjp(g: Tensor, A: Tensor, U: Tensor, s: Tensor, W: Tensor, turn: Tensor) -> dict[str, Tensor | None]:
     return {"A": moved_of(g.mH, A, U, s, W, turn).mH, "U": None, "s": None, "W": None, "turn": None}
 
 

@@ -58,7 +58,9 @@ def _pieces(s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _without_three(s: Tensor) -> Tensor:
     before, between, after = _pieces(s)
-    rising = before[..., :, None, None] * between[..., :, :, None] * between[..., None, :, :] * after[..., None, None, :]
+    rising = (
+        before[..., :, None, None] * between[..., :, :, None] * between[..., None, :, :] * after[..., None, None, :]
+    )
     total = torch.zeros_like(rising)
     for order in ((-3, -2, -1), (-3, -1, -2), (-2, -3, -1), (-2, -1, -3), (-1, -3, -2), (-1, -2, -3)):
         total = total + rising.movedim(order, (-3, -2, -1))
