@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.errors import DomainError
+from gradwright.errors import DomainError, RuleError
 from gradwright.stable.matrices import readable
 
-NOISE = 8.0
-"""An eigenvalue is zero to working precision where it is no larger than this many roundings of the entries of the
-matrix move it; ``B @ B.T`` has up to 4 where it is singular (n to 64, ranks 1 to n - 1)."""
+NOISE = 16.0
+"""An eigenvalue is zero to working precision up to this many roundings of the largest one; those of ``B @ B.T`` that
+should be zero come out at up to 5 (n to 128, any rank)."""
 
 
 class Spectrum(abc.ABC):
@@ -73,15 +73,15 @@ def decomposed(name: str, A: Tensor, spectrum: Spectrum) -> tuple[Tensor, Tensor
 def eigen(A: Tensor, zeros: bool) -> tuple[Tensor, Tensor]:
     """Return eigenvalues and eigenvectors as constants: no derivative is formed of what has none at repeated ones.
 
-    With ``zeros``, eigenvalues that are zero to working precision are exactly zero.
+    With ``zeros``, eigenvalues that are zero to working precision are exactly zero. An eigenvector with one entry is of
+    a row with nothing beside the diagonal, which is its eigenvalue, to the last digit.
     """
     A = (A + A.mH) / 2
     x, V = torch.linalg.eigh(A)
     if zeros:
-        # How far roundings of the entries of A move each eigenvalue: if A is diagonal, no more than its own ones.
-        info = torch.finfo(x.dtype)
-        moved = (V.abs() * (A.abs() @ V.abs())).sum(-2) * (NOISE * info.eps)
-        x = x.masked_fill(x.abs() <= moved, 0.0)
+        largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x
+        noise = NOISE * torch.finfo(x.dtype).eps * largest
+        x = x.masked_fill((x.abs() <= noise) & ((V != 0).sum(-2) > 1), 0.0)
     return x, V
 
 
@@ -117,7 +117,7 @@ def function_of_vjp(
 ) -> dict[str, Tensor | None]:
     return {
         "A": slope_of(g, A, slopes, x, V, f),
-        "at": diagonal_of(g, V) if needs["at"] else None,
+        "at": diagonal_of(g, A, V) if needs["at"] else None,
         "slopes": None,
         "x": None,
         "V": None,
@@ -136,10 +136,30 @@ def function_of_jvp(
     return total
 
 
-@custom_gradient(autocast="off", double_backward="once")
-def diagonal_of(g: Tensor, V: Tensor) -> Tensor:
-    """Return the diagonal of ``V^H g V``; its derivative in the matrix that ``V`` is of is not known: it is refused."""
-    return (V.conj() * (g @ V)).sum(-2).real
+@custom_gradient(autocast="off")
+def diagonal_of(E: Tensor, A: Tensor, V: Tensor) -> Tensor:
+    """Return the diagonal of ``V^H E V`` with the eigenvectors of ``A``; its derivative in ``A`` is refused."""
+    return (V.conj() * (E @ V)).sum(-2).real
+
+
+@diagonal_of.vjp
+def diagonal_of_vjp(g: Tensor, A: Tensor, V: Tensor, needs: dict[str, bool]) -> dict[str, Tensor | None]:
+    if needs["A"]:
+        raise RuleError(_IN_THE_MATRIX)
+    return {"E": (V * _row(g)) @ V.mH, "A": None, "V": None}
+
+
+@diagonal_of.jvp
+def diagonal_of_jvp(t: dict[str, Tensor | None], A: Tensor, V: Tensor) -> Tensor | None:
+    if t["A"] is not None:
+        raise RuleError(_IN_THE_MATRIX)
+    return None if t["E"] is None else diagonal_of(t["E"], A, V)
+
+
+_IN_THE_MATRIX = (
+    "matrix_function: the gradient of what f depends on was differentiated again, in the matrix; that is made of "
+    "divided differences of the derivative of f in it, which are not known; differentiate in the matrix first."
+)
 
 
 @custom_gradient(autocast="off", double_backward="once")

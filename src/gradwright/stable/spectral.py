@@ -11,9 +11,10 @@ For all of them:
   is not Hermitian is refused, as is one with an infinite or nan entry, or with an eigenvalue where the function is not
   defined. Where values cannot be looked at (under ``vmap`` and ``torch.compile``) the result for such an eigenvalue is
   nan, and the symmetric part is taken of everything.
-- An eigenvalue that roundings of the entries of the matrix can make zero is zero, where the function is defined from
-  zero on. Between two of those the derivative of a root is infinite; it counts as zero, which gives ``A = B B^T`` of
-  low rank the gradient that is right among matrices of its rank, and elsewhere that of least norm.
+- Where the function is defined from zero on, an eigenvalue of up to 16 roundings of the largest one is zero (but not
+  that of a row with nothing beside the diagonal, which is exact). Between two zeros the derivative of a root is
+  infinite; it counts as zero, which gives ``A = B B^T`` of low rank the gradient that is right among matrices of its
+  rank, and elsewhere that of least norm.
 - There are two derivatives; a third is refused.
 """
 
