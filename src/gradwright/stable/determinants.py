@@ -152,7 +152,7 @@ def adjugate(A: Tensor) -> Tensor:
         A: floating point or complex, of shape ``(..., n, n)``.
 
     Returns:
-        a tensor like ``A``. There are two derivatives (all of them up to order 3); the second one takes memory of
+        a tensor like ``A``. There are two derivatives (all of them at order 2 and 3); the second one takes memory of
         ``n^3`` numbers for each matrix.
 
     Raises:
@@ -166,7 +166,7 @@ def adjugate(A: Tensor) -> Tensor:
     """
     square("adjugate", A)
     wide = _wide(A)
-    if A.shape[-1] <= 3:
+    if A.shape[-1] in (2, 3):
         return _cofactors(wide).to(A.dtype)
     U, s, W, turn = singular(wide.detach())
     return adjugate_of(wide, U, s, W, turn).to(A.dtype)
@@ -286,11 +286,8 @@ def _wide(A: Tensor) -> Tensor:
 
 
 def _cofactors(A: Tensor) -> Tensor:
-    """Return adjugates up to order 3 by their formulae, which are polynomials: PyTorch differentiates them rightly."""
-    n = A.shape[-1]
-    if n < 2:
-        return torch.ones_like(A)
-    if n == 2:
+    """Return adjugates of order 2 or 3 by their formulae, polynomials that PyTorch differentiates rightly."""
+    if A.shape[-1] == 2:
         (a, b), (c, d) = (A[..., i, :].unbind(-1) for i in range(2))
         return torch.stack([torch.stack([d, -b], -1), torch.stack([-c, a], -1)], -2)
     (a, b, c), (d, e, f), (g, h, i) = (A[..., k, :].unbind(-1) for k in range(3))
