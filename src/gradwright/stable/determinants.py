@@ -208,6 +208,7 @@ def _slogdet_reference(mp: Any, A: Any) -> Any:
     observed=lambda out: out.sign + out.logabsdet,
     replaces=torch.linalg.slogdet,
     ordinary=_ordinary,
+    slower="it forms inverses of its own, since a solve with the LU factors raises for all if one matrix is singular",
     paper="Magnus and Neudecker 1999, chapter 8; pytorch#104675",
 )
 def slogdet(A: Tensor) -> SlogDet:

@@ -104,12 +104,14 @@ class Power(Spectrum):
 
     def slope(self, x: Tensor, y: Tensor) -> Tensor:
         p = self.exponent
-        low, high = torch.minimum(x.abs(), y.abs()), torch.maximum(x.abs(), y.abs())
-        ratio = torch.log1p((high - low) / low)
-        outer = high if p > 0 else low
-        same = outer**p * _one_minus_exp(abs(p) * ratio) / (high - low) * math.copysign(1.0, p)
-        same = torch.where(low == high, self._tangent(high), same)
-        if self.singular and not self.open:
+        sizes = (x, y) if self.singular else (x.abs(), y.abs())
+        low, high = torch.minimum(*sizes), torch.maximum(*sizes)
+        gap = high - low
+        power = (high if p > 0 else low) ** p
+        same = math.copysign(1.0, p) * power * _one_minus_exp(abs(p) * torch.log1p(gap / low)) / gap
+        at_zero = 1.0 if p == 1 else 0.0
+        same = torch.where(gap == 0, torch.where(high == 0, at_zero, p * power / high), same)
+        if self.singular:
             return same
         same = same * torch.where(x + y < 0, (-1.0) ** round(p - 1), 1.0)
         return torch.where(x * y < 0, (y**p - x**p) / (y - x), same)

@@ -262,6 +262,7 @@ def expm(A: Tensor) -> Tensor:
     measure="tensor",
     replaces=_through_eigh(lambda x: x**0.3),
     ordinary=_ordinary(0.3),
+    slower="a power and a logarithm of each pair of eigenvalues",
     paper=PAPER,
 )
 def powm(A: Tensor, exponent: float) -> Tensor:
