@@ -80,7 +80,7 @@ def errors(
     args, kwargs = with_leaves(entry, point, leaves)
     out = function(*args, **kwargs)
     bar = entry.bars[dtype]
-    yield worst("value", out.detach(), want.value, entry.measure, bar)
+    yield worst("value", out.detach(), want.value, entry.measure, bar, point.scale)
     g = torch.ones_like(out) if g is None else g.to(out.dtype)
     v = {name: torch.ones_like(leaf) for name, leaf in leaves.items()} if v is None else v
     orders = min(orders, point.orders)
@@ -90,7 +90,7 @@ def errors(
         out, list(leaves.values()), g, create_graph=orders > 1, retain_graph=True, materialize_grads=True
     )
     for name, grad in zip(leaves, first):
-        yield worst(f"first {name}", grad.detach(), want.first[name], entry.measure, bar)
+        yield worst(f"first {name}", grad.detach(), want.first[name], entry.measure, bar, point.scale)
     if orders < 2:
         return
     total: Any = sum(_dot(v[name], grad) for name, grad in zip(leaves, first))
@@ -100,7 +100,7 @@ def errors(
         second = tuple(torch.zeros_like(leaf) for leaf in leaves.values())
     for name, grad in zip(leaves, second):
         measure = entry.second_measure or entry.measure
-        yield worst(f"second {name}", grad.detach(), want.second[name], measure, entry.second_bar(dtype))
+        yield worst(f"second {name}", grad.detach(), want.second[name], measure, entry.second_bar(dtype), point.scale)
 
 
 def forward_errors(entry: ExactEntry, number: int, dtype: torch.dtype) -> Iterator[Error]:
@@ -128,16 +128,17 @@ def forward_errors(entry: ExactEntry, number: int, dtype: torch.dtype) -> Iterat
         else:
             # One number: as far off as the sum of what the elements of the gradient may be.
             terms = (t.to(want.first[name].dtype).conj() * want.first[name]).real
-            off = abs(_dot(g.to(push.dtype), push).double() - terms.sum()) / terms.abs().sum().clamp(min=1e-300)
-            size = max(leaf.numel(), push.numel()) ** 0.5
-            yield Error(f"forward {name}", float(off), size * entry.bars[dtype], float(off), 0.0)
+            size = terms.abs().sum().clamp(min=max(point.scale, 1e-300))
+            off = abs(_dot(g.to(push.dtype), push).double() - terms.sum()) / size
+            bar = max(leaf.numel(), push.numel()) ** 0.5 * entry.bars[dtype]
+            yield Error(f"forward {name}", float(off), bar, float(off), 0.0)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a.conj() * b).real.sum() if b.is_complex() else (a * b).sum()
 
 
-def worst(quantity: str, got: Tensor, want: Tensor, measure: Measure, bar: float) -> Error:
+def worst(quantity: str, got: Tensor, want: Tensor, measure: Measure, bar: float, scale: float = 0.0) -> Error:
     """Return the worst element. Below the normal numbers of the dtype, an error is relative to the smallest of them."""
     info = torch.finfo(got.dtype)
     if got.is_complex() or want.is_complex():
@@ -150,7 +151,7 @@ def worst(quantity: str, got: Tensor, want: Tensor, measure: Measure, bar: float
     size = true.abs() if measure == "element" else true.abs().nan_to_num(0.0, 0.0, 0.0).max().expand_as(true)
     # Numbers below the normal ones have fewer digits: what counts there is the distance between two of them.
     floor = info.smallest_normal * (1.0 if bar < 1 else bar)
-    off = (found - true).abs() / size.clamp(min=floor)
+    off = (found - true).abs() / size.clamp(min=max(floor, scale))
     same = (found == true) | (found.isnan() & true.isnan())
     beyond = true.isfinite() & (true.abs() > info.max * (1 - info.eps)) & (found.sign() == true.sign())
     beyond &= found.isinf() | (found.abs() >= info.max * (1 - bar))

@@ -281,8 +281,9 @@ class _Differences:
                     return math.nan
                 if before is not None and _believed(now) and _agree(before, now):
                     return float(now)
-                # What is zero but for rounding falls with every digit; what no float holds is zero as well.
-                falls = before is not None and abs(now) <= abs(before) * mpmath.mpf(10) ** (-digits // 4)
+                # What is zero but for rounding falls with every digit, and what is zero but for the next term of the
+                # difference with the square of the step; what no float holds is zero as well.
+                falls = before is not None and abs(now) <= mpmath.ldexp(abs(before), -FINER)
                 vanishes = falls or abs(now) < mpmath.mpf(10) ** TINY
             before = now
         if not math.isfinite(float(now)):  # infinite, or beyond what float64 holds

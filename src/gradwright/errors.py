@@ -96,3 +96,7 @@ class ArgumentError(GradwrightError, TypeError):
 
 class UndefinedGradientError(GradwrightError, ArithmeticError):
     """A derivative was asked for that does not exist, as that of one eigenvector of two with the same eigenvalue."""
+
+
+class DomainError(GradwrightError, ValueError):
+    """A function is not defined for the values that it was given."""

@@ -44,6 +44,9 @@ class Point(Example):
     """Whether values lie where differences in the dtype itself cannot tell anything: the check may be unresolved."""
     orders: int = 2
     """How many derivatives exist there."""
+    scale: float = 0.0
+    """What errors are relative to where the truth is smaller: the size of terms that cancel there, as in a determinant
+    of zero."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

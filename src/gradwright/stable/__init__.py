@@ -12,6 +12,9 @@ from gradwright.stable.arc_squares import acos_squared as acos_squared
 from gradwright.stable.arc_squares import acosh_squared as acosh_squared
 from gradwright.stable.bce import bce_with_logits as bce_with_logits
 from gradwright.stable.crossentropy import cross_entropy as cross_entropy
+from gradwright.stable.determinants import adjugate as adjugate
+from gradwright.stable.determinants import det as det
+from gradwright.stable.determinants import slogdet as slogdet
 from gradwright.stable.directions import cosine_similarity as cosine_similarity
 from gradwright.stable.directions import normalize as normalize
 from gradwright.stable.directions import pairwise_distance as pairwise_distance
@@ -81,6 +84,12 @@ from gradwright.stable.so3 import so3_exp as so3_exp
 from gradwright.stable.so3 import so3_log as so3_log
 from gradwright.stable.softmaxes import log_softmax as log_softmax
 from gradwright.stable.softmaxes import softmax as softmax
+from gradwright.stable.spectral import expm as expm
+from gradwright.stable.spectral import invsqrtm as invsqrtm
+from gradwright.stable.spectral import logm as logm
+from gradwright.stable.spectral import matrix_function as matrix_function
+from gradwright.stable.spectral import powm as powm
+from gradwright.stable.spectral import sqrtm as sqrtm
 from gradwright.stable.spread import std as std
 from gradwright.stable.spread import var as var
 from gradwright.stable.xlogs import xlogx as xlogx

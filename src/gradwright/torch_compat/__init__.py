@@ -134,6 +134,15 @@ def any_batched(tensors: Sequence[torch.Tensor]) -> bool:
     return _functorch is not None and any(_functorch.is_batchedtensor(tensor) for tensor in tensors)
 
 
+def under_vmap(tensor: torch.Tensor) -> bool:
+    """Tell whether ``vmap`` is around a tensor at any level, so that its values cannot be looked at."""
+    while _functorch is not None and _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_batchedtensor(tensor):
+            return True
+        tensor = _functorch.get_unwrapped(tensor)
+    return False
+
+
 def in_graph(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor has a graph at the level where it is, looking through ``vmap``, which does not tell."""
     tensor = unwrap_dead(tensor)
