@@ -117,7 +117,7 @@ def test_rotations_take_one_rank_less_but_no_two() -> None:
     proper = lambda x: gw.stable.orthogonal_factor(x, proper=True)  # noqa: E731
     assert torch.autograd.gradcheck(proper, FLAT.clone().requires_grad_())
     line = torch.diag(torch.tensor([2.0, 0.0, 0.0], dtype=torch.float64))
-    with pytest.raises(UndefinedGradientError, match="from which two rotations are equally far .* add up to 0, the lar"):
+    with pytest.raises(UndefinedGradientError, match=r"from which two rotations are equally far .* add up to 0, the"):
         gradient(proper, line, normal(3, 3))
     with pytest.raises(UndefinedGradientError, match="from which two rotations are equally far"):
         gradient(proper, -torch.eye(3, dtype=torch.float64), normal(3, 3))
@@ -138,9 +138,17 @@ def test_compiled_code_gives_nan_where_it_cannot_raise() -> None:
     ("call", "error", "words"),
     [
         (lambda: gw.stable.polar([[1.0]]), ArgumentError, "polar: A is a list; expected a tensor"),
-        (lambda: gw.stable.polar(torch.eye(2).int()), ArgumentError, "polar: A has dtype torch.int32; expected float32"),
+        (
+            lambda: gw.stable.polar(torch.eye(2).int()),
+            ArgumentError,
+            "polar: A has dtype torch.int32; expected",
+        ),
         (lambda: gw.stable.polar(torch.eye(2).half()), ArgumentError, r"cast it, for example A\.float\(\)\."),
-        (lambda: gw.stable.orthogonal_factor(torch.ones(2)), ArgumentError, r"A has shape \(2,\); expected \(\.\.\., ro"),
+        (
+            lambda: gw.stable.orthogonal_factor(torch.ones(2)),
+            ArgumentError,
+            r"A has shape \(2,\); expected \(\.\.\., ",
+        ),
         (lambda: gw.stable.polar(torch.eye(2), side="up"), OptionError, "polar: side: got 'up'; expected one of right"),
         (
             lambda: gw.stable.orthogonal_factor(torch.ones(3, 2), proper=True),

@@ -7,6 +7,7 @@ values, first and second derivatives, at the singular points and over the whole 
 
 from gradwright.stable.arc_squares import acos_squared as acos_squared
 from gradwright.stable.arc_squares import acosh_squared as acosh_squared
+from gradwright.stable.eigenvectors import eigh as eigh
 from gradwright.stable.growth_ratios import expm1_over_x as expm1_over_x
 from gradwright.stable.growth_ratios import log1p_over_x as log1p_over_x
 from gradwright.stable.growth_ratios import log_over_x_minus_1 as log_over_x_minus_1
@@ -30,6 +31,10 @@ from gradwright.stable.ratios import sin_over_x as sin_over_x
 from gradwright.stable.ratios import sinc as sinc
 from gradwright.stable.ratios import x_minus_sin_over_x3 as x_minus_sin_over_x3
 from gradwright.stable.ratios import x_over_tan as x_over_tan
+from gradwright.stable.singular_vectors import svd as svd
+from gradwright.stable.singular_vectors import truncated_svd as truncated_svd
 from gradwright.stable.singularity import find_switches as find_switches
 from gradwright.stable.singularity import quotient as quotient
 from gradwright.stable.singularity import removable as removable
+from gradwright.stable.subspaces import low_rank as low_rank
+from gradwright.stable.subspaces import projector as projector

@@ -40,8 +40,7 @@ def check_matrix(name: str, argument: str, x: Any, *, square: bool = False) -> N
         )
     if square and x.shape[-2] != x.shape[-1]:
         raise ArgumentError(
-            f"{name}: {argument} has shape {tuple(x.shape)}; expected (..., n, n); give it as many rows as "
-            "columns."
+            f"{name}: {argument} has shape {tuple(x.shape)}; expected (..., n, n); give it as many rows as columns."
         )
 
 
@@ -94,46 +93,86 @@ def largest(x: Tensor) -> Tensor:
 
 
 def refuse(
-    results: Sequence[Tensor], bad: Tensor, numbers: Sequence[Tensor], message: Callable[..., str]
+    results: Sequence[Tensor], bad: Tensor, numbers: Callable[[], Sequence[Tensor]], message: Callable[..., str]
 ) -> list[Tensor]:
     """Return ``results``, the derivatives of a batch of matrices, where none of them is ``bad``.
 
     Arguments:
         results: derivatives, with the dimensions of the batch first.
         bad: for which matrices of the batch they do not exist.
-        numbers: what there is to tell about each matrix.
+        numbers: returns what there is to tell about each matrix.
         message: takes those numbers, of the first matrix that is bad, and returns what is wrong.
 
     Raises:
         UndefinedGradientError: some matrix is bad, and values can be looked at. Where they cannot, it gets nan.
     """
-    with torch.no_grad():
-        rows = _values(torch.stack([torch.where(bad, number.double(), torch.nan) for number in numbers], -1))
-    if rows is None:
+    seen = anywhere(bad)
+    if seen is None:
         # As a factor, so that derivatives of the result are nan as well.
         factor = torch.where(bad, torch.nan, 1.0)
-        return [result * factor.to(result.real.dtype)[(..., *[None] * (result.ndim - bad.ndim))] for result in results]
-    places = rows[..., 0].isnan().logical_not().nonzero()
-    if len(places):
-        place = tuple(places[0].tolist())
+        return [result * _leading(factor, result) for result in results]
+    if seen:
+        # In one tensor, so that all of it has the dimensions of vmaps in the same places: in front.
+        told = torch.stack([torch.where(bad, number.detach().double(), torch.nan) for number in numbers()], -1)
+        told = torch.func.debug_unwrap(told, recurse=True)
+        place = tuple(told[..., 0].isfinite().nonzero()[0].tolist())
         where = f" In the batch it is matrix {place}." if place else ""
-        raise UndefinedGradientError(message(*rows[place].tolist()) + where)
+        raise UndefinedGradientError(message(*told[place].tolist()) + where)
     return list(results)
 
 
-def _values(x: Tensor) -> Tensor | None:
-    """Return a tensor whose numbers can be looked at, with the dimensions of all vmaps in front; None if none can."""
+def _leading(factor: Tensor, like: Tensor) -> Tensor:
+    """Return a factor for each matrix of a batch, with the dimensions of a result that has others behind."""
+    for _ in range(like.ndim - factor.ndim):
+        factor = factor[..., None]
+    return factor.to(like.real.dtype)
+
+
+def anywhere(flags: Tensor) -> bool | None:
+    """Tell whether something is true of any matrix; None where values cannot be looked at."""
     if torch_compat.is_recording():
         return None
-    plain = torch.func.debug_unwrap(x, recurse=True)
     try:
-        bool(plain.isnan().all())
+        return bool(torch.func.debug_unwrap(flags, recurse=True).any())
     except (RuntimeError, NotImplementedError):
-        return None  # tensors without values: on the meta device, fake ones
-    return plain
+        return None  # tensors without values: on the meta device, fake ones; in a vmap of the old kind
 
 
-# -------------------------------------------------------------------- for references
+# -------------------------------------------------------------------- for examples and references
+
+
+def complex_of(dtype: torch.dtype) -> torch.dtype:
+    """Return the complex dtype whose parts have a real dtype."""
+    return torch.complex128 if dtype == torch.float64 else torch.complex64
+
+
+def planted(singular: Sequence[float], rows: int, seed: int, dtype: torch.dtype) -> Tensor:
+    """Return a matrix with given singular values, one for each column."""
+    columns = len(singular)
+    u, v = _orthonormal(rows, columns, 2 * seed, dtype), _orthonormal(columns, columns, 2 * seed + 1, dtype)
+    return ((u * torch.tensor(singular, dtype=torch.float64)) @ v.mH).to(dtype)
+
+
+def planted_hermitian(eigenvalues: Sequence[float], seed: int, dtype: torch.dtype) -> Tensor:
+    """Return a symmetric or Hermitian matrix with given eigenvalues."""
+    v = _orthonormal(len(eigenvalues), len(eigenvalues), seed, dtype)
+    return hermitian_part((v * torch.tensor(eigenvalues, dtype=torch.float64)) @ v.mH).to(dtype)
+
+
+def _orthonormal(rows: int, columns: int, seed: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    q: Tensor = torch.linalg.qr(torch.randn(rows, columns, dtype=wide, generator=generator))[0]
+    return q
+
+
+def each(function: Callable[[Any], Any], matrices: Any) -> Any:
+    """Return what a function returns for each matrix of a batch, as a NumPy array."""
+    import numpy as np
+
+    if matrices.ndim == 2:
+        return function(matrices)
+    return np.stack([each(function, matrix) for matrix in matrices])
 
 
 def from_array(mp: Any, array: Any) -> Any:

@@ -6,8 +6,8 @@ the same, and wrong where they nearly are. ``Q`` needs none of that. From ``P W 
 
     dQ = Q W + (I - Q Q^H) dA P^-1,        in the basis V:  W_ij = (Q^H dA - dA^H Q)_ij / (s_i + s_j)
 
-(Kenney and Laub 1991; Higham, *Functions of Matrices*, 8.4). The map ``dA -> dQ`` is its own adjoint, since ``Q`` is the
-gradient of the nuclear norm. Second derivatives come from the same two equations.
+(Kenney and Laub 1991; Higham, *Functions of Matrices*, 8.4). The map ``dA -> dQ`` is its own adjoint, since ``Q`` is
+the gradient of the nuclear norm. Second derivatives come from the same two equations.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import unknown_choice
 from gradwright.stable.matrices import (
     check_matrix,
+    complex_of,
+    each,
     from_array,
     hermitian_part,
     is_zero,
+    planted,
     reciprocal,
     refuse,
     resolution,
@@ -43,37 +46,25 @@ class Polar(NamedTuple):
     """``P``, square and positive semidefinite."""
 
 
-def _planted(singular: Sequence[float], rows: int, seed: int, dtype: torch.dtype) -> Tensor:
-    """Return a matrix with given singular values."""
-    generator = torch.Generator().manual_seed(seed)
-    wide = torch.complex128 if dtype.is_complex else torch.float64
-    u, v = (
-        torch.linalg.qr(torch.randn(n, len(singular), dtype=wide, generator=generator))[0]
-        for n in (rows, len(singular))
-    )
-    return ((u * torch.tensor(singular, dtype=torch.float64)) @ v.mH).to(dtype)
-
-
 def _examples(dtype: torch.dtype) -> Sequence[Example]:
-    complex_dtype = {torch.float64: torch.complex128}.get(dtype, torch.complex64)
     return [
-        Point((_planted([1.7, 1.1, 0.6], 3, 0, dtype),), note="three by three"),
+        Point((planted([1.7, 1.1, 0.6], 3, 0, dtype),), note="three by three"),
         Point((torch.eye(3, dtype=dtype),), note="the identity"),
         Point((-2.0 * torch.eye(2, dtype=dtype),), note="a multiple of the identity"),
-        Point((_planted([2.0, 2.0, 0.5], 3, 1, dtype),), note="two equal singular values"),
-        Point((_planted([1.0, 1.0, 1e-2], 3, 2, dtype),), note="nearly singular"),
-        Point((_planted([1.0, 1.0 + 1e-6], 3, 3, dtype),), note="tall, nearly equal"),
-        Point((_planted([1.5, 1.5], 3, 4, dtype).mT.contiguous(),), note="wide"),
-        Point((_planted([1.2, 1.2, 0.7], 3, 5, complex_dtype),), note="complex"),
-        Point((_planted([1.0, 1.0], 3, 6, complex_dtype).mT.contiguous(),), note="complex and wide"),
-        Point((torch.stack([_planted([1.0, 1.0], 2, 7, dtype), _planted([3.0, 0.5], 2, 8, dtype)]),), note="a batch"),
-        Point((2.0**60 * _planted([1.0, 1.0], 2, 11, dtype),), note="huge", extreme=True),
-        Point((2.0**-60 * _planted([1.0, 1.0], 2, 9, dtype),), note="tiny", extreme=True),
+        Point((planted([2.0, 2.0, 0.5], 3, 1, dtype),), note="two equal singular values"),
+        Point((planted([1.0, 1.0, 1e-2], 3, 2, dtype),), note="nearly singular"),
+        Point((planted([1.0, 1.0 + 1e-6], 3, 3, dtype),), note="tall, nearly equal"),
+        Point((planted([1.5, 1.5], 3, 4, dtype).mT.contiguous(),), note="wide"),
+        Point((planted([1.2, 1.2, 0.7], 3, 5, complex_of(dtype)),), note="complex"),
+        Point((planted([1.0, 1.0], 3, 6, complex_of(dtype)).mT.contiguous(),), note="complex and wide"),
+        Point((torch.stack([planted([1.0, 1.0], 2, 7, dtype), planted([3.0, 0.5], 2, 8, dtype)]),), note="a batch"),
+        Point((2.0**60 * planted([1.0, 1.0], 2, 11, dtype),), note="huge", extreme=True),
+        Point((2.0**-60 * planted([1.0, 1.0], 2, 9, dtype),), note="tiny", extreme=True),
     ]
 
 
 def _rotations(dtype: torch.dtype) -> Sequence[Example]:
-    mirrored, flat = (_planted(singular, 3, 10, dtype) for singular in ([1.5, 1.5, 0.5], [1.0, 1.0, 0.0]))
+    mirrored, flat = (planted(singular, 3, 10, dtype) for singular in ([1.5, 1.5, 0.5], [1.0, 1.0, 0.0]))
     mirrored = mirrored * -torch.linalg.det(mirrored).sign()
     return [
         *_examples(dtype),
@@ -96,24 +87,16 @@ def _factors(mp: Any, matrix: Any, *, proper: bool = False, side: str = "right")
     return to_array(u * vh), to_array(p)
 
 
-def _each(function: Any, matrices: Any) -> Any:
-    """Return what a function returns for each matrix of a batch."""
-    import numpy as np
-
-    if matrices.ndim == 2:
-        return function(matrices)
-    return np.stack([_each(function, matrix) for matrix in matrices])
-
-
 def _through_svd(A: Tensor) -> Tensor:
     u, _, vh = torch.linalg.svd(A, full_matrices=False)
-    return u @ vh
+    out: Tensor = u @ vh
+    return out
 
 
 @exact(
     forward="out = U V^H, for A = U diag(s) V^H",
     gradient={"A": "Q W + (I - Q Q^H) g P^-1 with P W + W P = Q^H g - g^H Q"},
-    reference=lambda mp, matrix, proper: _each(lambda one: _factors(mp, one, proper=proper)[0], matrix),
+    reference=lambda mp, matrix, proper: each(lambda one: _factors(mp, one, proper=proper)[0], matrix),
     domain="matrices of full rank; for others one of their factors, and no gradient",
     bars=relative(1e-12, 1e-5),
     examples=_rotations,
@@ -166,7 +149,7 @@ def orthogonal_factor(A: Tensor, *, proper: bool = False) -> Tensor:
 @exact(
     forward="Q = U V^H, P = V diag(s) V^H, for A = U diag(s) V^H",
     gradient={"A": "that of Q for g_Q + A (g_P + g_P^H) / 2, and Q (g_P + g_P^H) / 2"},
-    reference=lambda mp, matrix, side: _each(lambda one: _side_by_side(*_factors(mp, one, side=side)), matrix),
+    reference=lambda mp, matrix, side: each(lambda one: _side_by_side(*_factors(mp, one, side=side)), matrix),
     domain="matrices of full rank; for others one of their factors, and no gradient",
     bars=relative(1e-12, 1e-5),
     examples=_sides,
@@ -251,7 +234,7 @@ def _where_unique(found: Tensor, g: Tensor, s: Tensor, *, proper: bool) -> Tenso
         return found
     least = s[..., -1] + s[..., -2] if proper else s[..., -1]
     bad = (least <= resolution(g.shape[-2], s.dtype) * s[..., 0]) & ~is_zero(g)
-    return refuse([found], bad, [s[..., 0], least], _not_unique_but_proper if proper else _not_unique)[0]
+    return refuse([found], bad, lambda: (s[..., 0], least), _not_unique_but_proper if proper else _not_unique)[0]
 
 
 def _not_unique(most: float, least: float) -> str:
