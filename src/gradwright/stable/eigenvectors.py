@@ -140,9 +140,7 @@ def _eigh(A: Tensor, *, gap: Gap, eta: float | None) -> tuple[Tensor, Tensor]:
     return w, turned(v, clusters(w)) if w.shape[-1] else v
 
 
-_SPACE = (
-    "use gw.stable.projector for spaces, or choose gap='lorentzian' or gap='zero' for a derivative by convention."
-)
+_SPACE = "use gw.stable.projector for spaces, or choose gap='lorentzian' or gap='zero' for a derivative by convention."
 
 
 @_eigh.vjp

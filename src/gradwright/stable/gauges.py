@@ -53,7 +53,7 @@ def check_gap(name: str, gap: str, eta: float | None) -> None:
 def clusters(values: Tensor) -> Tensor:
     """Tell of each pair of sorted values whether they belong together: no gap between them is a resolvable one."""
     wide = values.detach().diff(dim=-1).abs() > resolution(values.shape[-1], values.dtype) * _scale(values)
-    number = torch.cat([torch.zeros_like(wide[..., :1]), wide], -1).cumsum(-1)
+    number = torch.cat([torch.zeros_like(values[..., :1], dtype=torch.bool), wide], -1).cumsum(-1)
     return number[..., :, None] == number[..., None, :]
 
 
