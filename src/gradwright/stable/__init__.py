@@ -5,6 +5,7 @@ values, first and second derivatives, at the singular points and over the whole 
 ``gradwright show stable`` lists them, ``gradwright probe`` says what the installed PyTorch gets wrong.
 """
 
+from gradwright.stable.alignment import kabsch as kabsch
 from gradwright.stable.arc_squares import acos_squared as acos_squared
 from gradwright.stable.arc_squares import acosh_squared as acosh_squared
 from gradwright.stable.eigenvectors import eigh as eigh

@@ -78,7 +78,7 @@ def _sides(dtype: torch.dtype) -> Sequence[Example]:
     return [*_examples(dtype), *(Point(e.args, {"side": "left"}, f"{e.note}, left") for e in _examples(dtype)[4:7])]
 
 
-def _factors(mp: Any, matrix: Any, *, proper: bool = False, side: str = "right") -> Any:
+def _reference(mp: Any, matrix: Any, *, proper: bool = False, side: str = "right") -> Any:
     """Return both factors of one matrix."""
     u, s, vh = mp.svd(from_array(mp, matrix), full_matrices=False)
     if proper and mp.det(u * vh) < 0:
@@ -96,7 +96,7 @@ def _through_svd(A: Tensor) -> Tensor:
 @exact(
     forward="out = U V^H, for A = U diag(s) V^H",
     gradient={"A": "Q W + (I - Q Q^H) g P^-1 with P W + W P = Q^H g - g^H Q"},
-    reference=lambda mp, matrix, proper: each(lambda one: _factors(mp, one, proper=proper)[0], matrix),
+    reference=lambda mp, matrix, proper: each(lambda one: _reference(mp, one, proper=proper)[0], matrix),
     domain="matrices of full rank; for others one of their factors, and no gradient",
     bars=relative(1e-12, 1e-5),
     examples=_rotations,
@@ -136,20 +136,30 @@ def orthogonal_factor(A: Tensor, *, proper: bool = False) -> Tensor:
     check_matrix("orthogonal_factor", "A", A, square=proper)
     if proper and A.is_complex():
         raise unknown_choice("orthogonal_factor: proper, for a complex matrix", proper, ("False",))
+    return _nearest("orthogonal_factor", A, proper=proper)
+
+
+def _nearest(name: str, A: Tensor, *, proper: bool) -> Tensor:
+    """Return the orthogonal factor of a matrix; errors speak of the function with that name."""
     if A.shape[-2] < A.shape[-1]:
-        return orthogonal_factor(A.mH).mH
+        return _nearest(name, A.mH, proper=proper).mH
+    return factor(A, *factors(A, proper=proper), proper=proper, name=name)
+
+
+def factors(A: Tensor, *, proper: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``u, s, v`` with ``A = u diag(s) v^H`` and no derivatives; the last ``s`` may be negative if proper."""
     u, s, vh = torch.linalg.svd(A.detach(), full_matrices=False)
     if proper and s.shape[-1]:
         flip = torch.linalg.det(u).sign() * torch.linalg.det(vh).sign()
         last = torch.cat([torch.ones_like(s[..., 1:]), flip[..., None]], -1)
         u, s = u * last[..., None, :], s * last
-    return _factor(A, u, s, vh.mH, proper=proper)
+    return u, s, vh.mH
 
 
 @exact(
     forward="Q = U V^H, P = V diag(s) V^H, for A = U diag(s) V^H",
     gradient={"A": "that of Q for g_Q + A (g_P + g_P^H) / 2, and Q (g_P + g_P^H) / 2"},
-    reference=lambda mp, matrix, side: each(lambda one: _side_by_side(*_factors(mp, one, side=side)), matrix),
+    reference=lambda mp, matrix, side: each(lambda one: _side_by_side(*_reference(mp, one, side=side)), matrix),
     domain="matrices of full rank; for others one of their factors, and no gradient",
     bars=relative(1e-12, 1e-5),
     examples=_sides,
@@ -187,7 +197,7 @@ def polar(A: Tensor, *, side: Literal["right", "left"] = "right") -> Polar:
     check_matrix("polar", "A", A)
     if side not in ("right", "left"):
         raise unknown_choice("polar: side", side, ("right", "left"))
-    q = orthogonal_factor(A)
+    q = _nearest("polar", A, proper=False)
     return Polar(q, hermitian_part(q.mH @ A if side == "right" else A @ q.mH))
 
 
@@ -198,7 +208,7 @@ def _side_by_side(*arrays: Any) -> Any:
 
 
 @custom_gradient(nondiff=("u", "s", "v"))
-def _factor(A: Tensor, u: Tensor, s: Tensor, v: Tensor, *, proper: bool) -> Tensor:
+def factor(A: Tensor, u: Tensor, s: Tensor, v: Tensor, *, proper: bool, name: str) -> Tensor:
     """Return ``u v^H``, the orthogonal factor of a matrix with at least as many rows as columns.
 
     What it is made of stands for ``A``, and is no argument of its own: it has no derivative. The values in ``s`` are
@@ -207,51 +217,50 @@ def _factor(A: Tensor, u: Tensor, s: Tensor, v: Tensor, *, proper: bool) -> Tens
     return u @ v.mH
 
 
-@_factor.vjp
-def _factor_vjp(g: Tensor, A: Tensor, s: Tensor, v: Tensor, proper: bool, out: Tensor) -> dict[str, Tensor]:
-    return {"A": _turned(g, A, out, s, v, proper=proper)}
+@factor.vjp
+def factor_vjp(g: Tensor, A: Tensor, s: Tensor, v: Tensor, proper: bool, name: str, out: Tensor) -> dict[str, Tensor]:
+    return {"A": unique(_turned(g, A, out, s, v), g, s, proper, name)}
 
 
-@_factor.jvp
-def _factor_jvp(t: dict[str, Any], A: Tensor, s: Tensor, v: Tensor, proper: bool, out: Tensor) -> Tensor:
-    return _turned(t["A"], A, out, s, v, proper=proper)
+@factor.jvp
+def factor_jvp(t: dict[str, Any], A: Tensor, s: Tensor, v: Tensor, proper: bool, name: str, out: Tensor) -> Tensor:
+    return unique(_turned(t["A"], A, out, s, v), t["A"], s, proper, name)
 
 
-def _turned(g: Tensor, A: Tensor, q: Tensor, s: Tensor, v: Tensor, *, proper: bool) -> Tensor:
+def _turned(g: Tensor, A: Tensor, q: Tensor, s: Tensor, v: Tensor) -> Tensor:
     """Return how the orthogonal factor moves when the matrix moves along ``g``; this is its own adjoint."""
     along = q.mH @ g
     p = hermitian_part(q.mH @ A)
     found = q @ _sylvester(p, along, s, v)
     if A.shape[-2] > A.shape[-1]:
         found = found + _divided(g - q @ along, p, s, v)
-    return _where_unique(found, g, s, proper=proper)
+    return found
 
 
-def _where_unique(found: Tensor, g: Tensor, s: Tensor, *, proper: bool) -> Tensor:
+def unique(found: Tensor, g: Tensor, s: Tensor, proper: bool, name: str) -> Tensor:
     """Refuse a derivative where the orthogonal factor is not unique."""
     size = s.shape[-1]
     if size == 0 or (proper and size == 1):  # one number has the sign that is prescribed
         return found
     least = s[..., -1] + s[..., -2] if proper else s[..., -1]
-    bad = (least <= resolution(g.shape[-2], s.dtype) * s[..., 0]) & ~is_zero(g)
-    return refuse([found], bad, lambda: (s[..., 0], least), _not_unique_but_proper if proper else _not_unique)[0]
+    bad = (least <= resolution(size, s.dtype) * s[..., 0]) & ~is_zero(g)
+
+    def message(most: float, least: float) -> str:
+        return f"{name}: a gradient is asked for {_PROPER if proper else _ANY}".format(most=most, least=least)
+
+    return refuse([found], bad, lambda: (s[..., 0], least), message)[0]
 
 
-def _not_unique(most: float, least: float) -> str:
-    return (
-        f"orthogonal_factor: a gradient is asked for at a matrix without full rank (singular values from {most:.3g} "
-        f"down to {least:.3g}), whose orthogonal factor is not unique; expected full rank; keep the matrix away from "
-        "singular ones, or use gw.stable.orthogonal_factor(proper=True) for rotations, which takes one rank less."
-    )
-
-
-def _not_unique_but_proper(most: float, least: float) -> str:
-    return (
-        "orthogonal_factor: a gradient is asked for at a matrix from which two rotations are equally far (its two "
-        f"smallest singular values, the last one with the sign of the determinant, add up to {least:.3g}, the largest "
-        f"is {most:.3g}); expected one nearest rotation; points to be aligned must not all lie on a line, and must not "
-        "be a mirror image with two equal extents."
-    )
+_ANY = (
+    "at a matrix without full rank (singular values from {most:.3g} down to {least:.3g}), whose orthogonal factor is "
+    "not unique; expected full rank; keep the matrix away from singular ones, or use "
+    "gw.stable.orthogonal_factor(proper=True) for rotations, which takes one rank less."
+)
+_PROPER = (
+    "where two rotations are equally near (of the matrix, or the covariance of the points, the two smallest singular "
+    "values, the last one with the sign of the determinant, add up to {least:.3g}, and the largest is {most:.3g}); "
+    "expected one nearest rotation; points must not all lie on a line, nor be a mirror image with two equal extents."
+)
 
 
 @custom_gradient(nondiff=("s", "v"))
