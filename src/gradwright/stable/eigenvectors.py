@@ -31,6 +31,7 @@ from gradwright.stable.gauges import (
     Gap,
     check_gap,
     clusters,
+    determined,
     inverse_gaps,
     ratio,
     refuse_violations,
@@ -153,8 +154,10 @@ def _eigh_vjp(g: tuple[Tensor, Tensor], out: tuple[Tensor, Tensor], gap: Gap, et
     turning = v.mH @ g_v
     skew = skew_part(turning)
     found = v @ (inverse_gaps(w, same, gap, eta) * skew + torch.diag_embed(g_w)) @ v.mH
+    if gap != "raise" or determined(v, same):
+        return found
     violations = {ROTATION: ratio(skew, same, largest(turning)), SPLIT: spread(g_w, same)}
-    return refuse_violations("eigh", [found], violations, w, _SPACE)[0] if gap == "raise" else found
+    return refuse_violations("eigh", [found], violations, w, _SPACE)[0]
 
 
 @_eigh.jvp
@@ -166,7 +169,7 @@ def _eigh_jvp(t: Tensor, out: tuple[Tensor, Tensor], gap: Gap, eta: float | None
     moved = v.mH @ hermitian_part(t) @ v
     t_w = moved.diagonal(dim1=-2, dim2=-1).real
     t_v = v @ (inverse_gaps(w, same, gap, eta) * moved)
-    if gap != "raise":
+    if gap != "raise" or determined(v, same):
         return t_w, t_v
     found = refuse_violations("eigh", [t_w, t_v], {TANGENT: splitting(moved, same)}, w, _SPACE)
     return found[0], found[1]

@@ -66,12 +66,18 @@ def _scale(values: Tensor) -> Tensor:
     return values.detach().abs().amax(-1, keepdim=True)
 
 
+def determined(vectors: Tensor, same: Tensor) -> bool:
+    """Tell whether it is known that all vectors are determined, up to their signs, so that there is nothing to test."""
+    alone = torch.eye(same.shape[-1], dtype=torch.bool, device=same.device)
+    return not vectors.is_complex() and anywhere(same & ~alone) is False
+
+
 def turned(vectors: Tensor, same: Tensor) -> Tensor:
     """Return vectors, the columns of a matrix, with those that are the same turned into each other by fixed angles."""
+    if determined(vectors, same):
+        return vectors
     n = same.shape[-1]
     unit = torch.eye(n, dtype=vectors.dtype, device=vectors.device)
-    if not vectors.is_complex() and anywhere(same & (unit == 0)) is False:
-        return vectors
     place = torch.arange(1, n + 1, dtype=vectors.real.dtype, device=vectors.device)
     products = place[:, None] * place
     skew = torch.cos(2**0.5 * products) * (place - place[:, None]).sign()
@@ -88,7 +94,7 @@ def inverse_gaps(values: Tensor, same: Tensor, gap: Gap, eta: float | None) -> T
     if gap == "lorentzian":
         assert eta is not None
         return differences / (differences * differences + eta)
-    return reciprocal(torch.where(same, 0.0, differences))
+    return 1 / torch.where(same, torch.inf, differences)
 
 
 def ratio(x: Tensor, among: Tensor, size: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from gradwright.stable.gauges import (
     Gap,
     check_gap,
     clusters,
+    determined,
     inverse_gaps,
     ratio,
     refuse_violations,
@@ -37,6 +38,7 @@ from gradwright.stable.gauges import (
     vanishing,
 )
 from gradwright.stable.matrices import (
+    anywhere,
     check_matrix,
     check_rank,
     complex_of,
@@ -214,7 +216,7 @@ def _svd_vjp(
         found = found + (outer_u * inverse[..., None, :]) @ vh
     elif A.shape[-2] < A.shape[-1]:
         found = found + u @ (inverse[..., :, None] * outer_v)
-    if gap != "raise":
+    if gap != "raise" or (determined(u, same) and anywhere(zero) is False):
         return found
     size = torch.maximum(largest(g_u), largest(g_vh))
     both = zero[..., :, None] & zero[..., None, :]
@@ -263,7 +265,7 @@ def _svd_jvp(
     t_u = u @ ((together + against) * 0.5) + outer_u * inverse[..., None, :]
     t_v = v @ ((together - against) * 0.5) + outer_v * inverse[..., None, :]
     t_s = moved.diagonal(dim1=-2, dim2=-1).real
-    if gap != "raise":
+    if gap != "raise" or (determined(u, same) and anywhere(zero) is False):
         return t_u, t_s, t_v.mH
     size = largest(t)
     both = zero[..., :, None] & zero[..., None, :]
