@@ -12,7 +12,7 @@ from torch import Tensor
 import gradwright as gw
 from gradwright.errors import ArgumentError, OptionError, UndefinedGradientError
 from gradwright.stable.gauges import clusters
-from gradwright.stable.matrices import planted_hermitian
+from gradwright.stable.linear_algebra import planted_hermitian
 from tests.stable.test_polar import normal
 
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gradwright as gw
 from gradwright.errors import ArgumentError, OptionError, UndefinedGradientError
-from gradwright.stable.matrices import planted
+from gradwright.stable.linear_algebra import planted
 from tests.stable.test_eigenvectors import DTYPES, Loss, slope
 from tests.stable.test_polar import normal
 

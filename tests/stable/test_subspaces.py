@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gradwright as gw
 from gradwright.errors import ArgumentError, OptionError, UndefinedGradientError
-from gradwright.stable.matrices import planted, planted_hermitian
+from gradwright.stable.linear_algebra import planted, planted_hermitian
 from tests.stable.test_polar import gradient, normal
 
 

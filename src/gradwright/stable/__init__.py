@@ -22,11 +22,6 @@ from gradwright.stable.normal import ndtr as ndtr
 from gradwright.stable.normal_inverse import ndtri_exp as ndtri_exp
 from gradwright.stable.polar import orthogonal_factor as orthogonal_factor
 from gradwright.stable.polar import polar as polar
-from gradwright.stable.ratios import acos_squared as acos_squared
-from gradwright.stable.ratios import acosh_squared as acosh_squared
-from gradwright.stable.ratios import expm1_over_x as expm1_over_x
-from gradwright.stable.ratios import log1p_over_x as log1p_over_x
-from gradwright.stable.ratios import log_over_x_minus_1 as log_over_x_minus_1
 from gradwright.stable.ratios import one_minus_cos_over_x2 as one_minus_cos_over_x2
 from gradwright.stable.ratios import sin_over_x as sin_over_x
 from gradwright.stable.ratios import sinc as sinc

@@ -39,7 +39,7 @@ from gradwright.stable.gauges import (
     spread,
     turned,
 )
-from gradwright.stable.matrices import (
+from gradwright.stable.linear_algebra import (
     check_matrix,
     complex_of,
     each,

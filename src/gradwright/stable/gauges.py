@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gradwright.errors import OptionError, unknown_choice
-from gradwright.stable.matrices import anywhere, largest, reciprocal, refuse, resolution
+from gradwright.stable.linear_algebra import anywhere, largest, reciprocal, refuse, resolution
 
 Gap: TypeAlias = Literal["raise", "zero", "lorentzian"]
 """What is done about pairs of values that coincide, or nearly do."""

@@ -37,7 +37,7 @@ from gradwright.stable.gauges import (
     turned,
     vanishing,
 )
-from gradwright.stable.matrices import (
+from gradwright.stable.linear_algebra import (
     anywhere,
     check_matrix,
     check_rank,

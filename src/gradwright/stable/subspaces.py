@@ -27,7 +27,7 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import unknown_choice
-from gradwright.stable.matrices import (
+from gradwright.stable.linear_algebra import (
     check_matrix,
     check_rank,
     complex_of,
