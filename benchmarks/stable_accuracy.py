@@ -100,7 +100,7 @@ def replaced(entry: ExactEntry, number: int, dtype: torch.dtype) -> Iterator[tup
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            for error in errors(entry, number, dtype, function=entry.replaces):
+            for error in errors(entry, number, dtype, function=entry.seen(entry.replaces)):
                 found.append(error)  # those before a failure count
         except (RuntimeError, TypeError, ValueError):
             yield ORDERS[3] if found else ORDERS[0], math.inf

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import gradwright
 from docs import readme
-from examples import fit_pose, verify
+from examples import fit_pose, pca_alignment, verify
 from gradwright import cli
 
 Subjects = list[dict[str, Any]]
@@ -124,6 +124,26 @@ def test_a_surrogate_that_is_not_verified_would_be_noticed(tour: tuple[int, Subj
 def test_the_tour_does_not_need_gradwright() -> None:
     for path in (verify.TOUR, verify.BROKEN):
         assert "import gradwright" not in (verify.ROOT / path).read_text(encoding="utf-8")
+
+
+def test_principal_planes_train_through_repeated_eigenvalues(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["pca_alignment.py"])
+    threads = torch.get_num_threads()
+    try:
+        pca_alignment.main()
+    finally:
+        torch.set_num_threads(threads)
+    rows = {line[:9].strip(): line.split() for line in capsys.readouterr().out.splitlines()}
+    assert rows["step 50"][2] == "nan", "this PyTorch gets it right: there is another story to tell"
+    ours = [float(word) for word in rows["step 50"] if "e-" in word]
+    assert len(ours) == 2
+    assert max(ours) < 1e-3
+    assert "█" in rows["step 0"][3]
+    pytorch, *others = (float(word) for word in rows["gradient"][1:])
+    assert pytorch > 1e-2
+    assert max(others) < 1e-8
 
 
 def test_the_readme_shows_what_really_happens() -> None:

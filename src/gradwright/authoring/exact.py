@@ -84,7 +84,11 @@ class ExactEntry(Entry):
     @property
     def subject(self) -> Callable[..., Any]:
         """The function, as far as its output is determined: what is proved."""
-        observed, function = self.observed, self.function
+        return self.seen(self.function)
+
+    def seen(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function with the same output, as far as that is compared."""
+        observed = self.observed
         return function if observed is None else lambda *args, **kwargs: observed(function(*args, **kwargs))
 
 

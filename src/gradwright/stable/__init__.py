@@ -5,6 +5,7 @@ values, first and second derivatives, at the singular points and over the whole 
 ``gradwright show stable`` lists them, ``gradwright probe`` says what the installed PyTorch gets wrong.
 """
 
+from gradwright.stable.alignment import kabsch as kabsch
 from gradwright.stable.angles import angle_between as angle_between
 from gradwright.stable.arc_hyperbolic import acosh as acosh
 from gradwright.stable.arc_hyperbolic import asinh as asinh
@@ -22,6 +23,7 @@ from gradwright.stable.directions import weight_norm as weight_norm
 from gradwright.stable.divergences import entropy as entropy
 from gradwright.stable.divergences import js_divergence as js_divergence
 from gradwright.stable.divergences import kl_divergence as kl_divergence
+from gradwright.stable.eigenvectors import eigh as eigh
 from gradwright.stable.exponential import exp2 as exp2
 from gradwright.stable.exponential import expm1 as expm1
 from gradwright.stable.exponential import log1mexp as log1mexp
@@ -58,6 +60,8 @@ from gradwright.stable.norms import norm as norm
 from gradwright.stable.planar import angle as angle
 from gradwright.stable.planar import atan2 as atan2
 from gradwright.stable.planar import hypot as hypot
+from gradwright.stable.polar import orthogonal_factor as orthogonal_factor
+from gradwright.stable.polar import polar as polar
 from gradwright.stable.products import cumprod as cumprod
 from gradwright.stable.products import prod as prod
 from gradwright.stable.quaternion_products import quaternion_conjugate as quaternion_conjugate
@@ -77,6 +81,8 @@ from gradwright.stable.rotation_matrices import quaternion_to_matrix as quaterni
 from gradwright.stable.rotation_matrices import rotation_6d as rotation_6d
 from gradwright.stable.se3 import se3_exp as se3_exp
 from gradwright.stable.se3 import se3_log as se3_log
+from gradwright.stable.singular_vectors import svd as svd
+from gradwright.stable.singular_vectors import truncated_svd as truncated_svd
 from gradwright.stable.singularity import find_switches as find_switches
 from gradwright.stable.singularity import quotient as quotient
 from gradwright.stable.singularity import removable as removable
@@ -92,5 +98,7 @@ from gradwright.stable.spectral import powm as powm
 from gradwright.stable.spectral import sqrtm as sqrtm
 from gradwright.stable.spread import std as std
 from gradwright.stable.spread import var as var
+from gradwright.stable.subspaces import low_rank as low_rank
+from gradwright.stable.subspaces import projector as projector
 from gradwright.stable.xlogs import xlogx as xlogx
 from gradwright.stable.xlogs import xlogy as xlogy
