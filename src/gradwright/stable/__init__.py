@@ -7,6 +7,8 @@ values, first and second derivatives, at the singular points and over the whole 
 
 from gradwright.stable.arc_squares import acos_squared as acos_squared
 from gradwright.stable.arc_squares import acosh_squared as acosh_squared
+from gradwright.stable.distances import cdist as cdist
+from gradwright.stable.distances import pdist as pdist
 from gradwright.stable.growth_ratios import expm1_over_x as expm1_over_x
 from gradwright.stable.growth_ratios import log1p_over_x as log1p_over_x
 from gradwright.stable.growth_ratios import log_over_x_minus_1 as log_over_x_minus_1
