@@ -28,3 +28,5 @@ from gradwright.stable.ratios import x_over_tan as x_over_tan
 from gradwright.stable.singularity import find_switches as find_switches
 from gradwright.stable.singularity import quotient as quotient
 from gradwright.stable.singularity import removable as removable
+from gradwright.stable.truncated import log_ndtr_between as log_ndtr_between
+from gradwright.stable.truncated import truncated_normal_mean as truncated_normal_mean
