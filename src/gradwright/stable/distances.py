@@ -58,10 +58,11 @@ def _pulled(g: Tensor, x1: Tensor, x2: Tensor, distances: Tensor, p: float) -> T
     """Return the sums over the other points of ``g s``; ``distances`` follow from the points."""
     a, b, weight = widened(x1), widened(x2), widened(g)
     if p in (1, 2):
-        scale = _scale(a, b)
-        total: Tensor = torch.ops.aten._cdist_backward(
-            weight.contiguous(), a * scale, b * scale, p, widened(distances) * scale
-        )
+        # Under vmap, PyTorch 2.13 loses the batch of the cotangent where the others have none (the batching rule of
+        # functorch#306); so they get it from the scale.
+        scale = _scale(a, b) + weight.new_zeros(())
+        points = a * scale, b * scale
+        total: Tensor = torch.ops.aten._cdist_backward(weight.contiguous(), *points, p, widened(distances) * scale)
     else:
         rows = [(weight[..., at, :, None] * _parts(u, p)[0]).sum(-2) for at, u in _blocks(a, b)]
         total = torch.cat(rows, -2)
@@ -246,7 +247,7 @@ def _cdist_examples(dtype: torch.dtype) -> Sequence[Example]:
     replaces=torch.cdist,
     ordinary=lambda: (torch.randn(1000, 3), torch.randn(1000, 3)),
     slower="with many coordinates PyTorch multiplies matrices, which cancels; without that it is as fast",
-    paper="pytorch#42479 and others: `_cdist_backward` has no derivative; differences first",
+    paper="differences first; PyTorch 2.13 has no derivative of `_cdist_backward` and `_pdist_backward`",
 )
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
     """Return the distances of all pairs of points, with two derivatives, and right for close points far out.
