@@ -1,7 +1,8 @@
 """The parts of the normal distribution between two bounds, each in a form that does not cancel.
 
 The bounds are mirrored so that ``a <= b`` and the middle ``m`` is not negative; ``w = b - a``, ``h = w / 2``. The
-density falls by ``E = exp(-m w)`` from the one to the other. Three forms:
+density falls by ``E = exp(-m w)`` from the one to the other, ``p`` and ``q`` are the truncated densities there, ``u``
+and ``v`` the distances of the mean from them. Three forms:
 
 narrow (``m w <= 1``, ``w ** 2 <= 2``): moments about the middle, ``integral of t**k exp(-m t - t**2 / 2)`` over
     ``-h < t < h``, by Gauss and Legendre with ten nodes, whose error is 1e-18 there (DLMF 3.5.4); everything in
@@ -49,25 +50,6 @@ BENDS = tuple(float(d * 2 * n * (2 * n - 1)) for n, d in enumerate(_hazard_coeff
 """The coefficients of the second derivative of the hazard, of ``x ** (-1 - 2 n)``."""
 
 
-class Parts(NamedTuple):
-    """What derivatives are made of; ``u = mean - low``, ``v = high - mean``."""
-
-    p: Tensor
-    """The truncated density at the lower bound."""
-    q: Tensor
-    """The same at the upper bound."""
-    pu: Tensor
-    """``p u``, the derivative of the mean by the lower bound."""
-    qv: Tensor
-    """``q v``."""
-    mixed: Tensor
-    """``p q (v - u)``, the second derivative of the mean by both bounds."""
-    bend_low: Tensor
-    """``p (u ** 2 - variance)``, the derivative of ``p u`` along a shift of both bounds."""
-    bend_high: Tensor
-    """``q (variance - v ** 2)``, that of ``q v``."""
-
-
 class _Mirrored(NamedTuple):
     a: Tensor
     b: Tensor
@@ -78,33 +60,73 @@ class _Mirrored(NamedTuple):
     tail: Tensor
 
 
+class _Tail(NamedTuple):
+    a: Tensor
+    b: Tensor
+    near: Tensor
+    """Whether the density at ``b`` is not negligible."""
+    falls: Tensor
+    """``E``."""
+    a0: Tensor
+    """Mills' ratio at ``a``."""
+    b0: Tensor
+    total: Tensor
+    """``D``."""
+
+
 def log_mass(low: Tensor, high: Tensor) -> Tensor:
     """Return ``log(Phi(high) - Phi(low))``, of float32 or float64."""
     x = _mirrored(low, high)
-    near = -0.5 * x.m.square() + torch.log(x.w / ROOT_2_PI * _narrow(x)[0])
-    far = -0.5 * x.a.square() + torch.log(_tail(x)[0] / ROOT_2_PI)
+    near = -0.5 * x.m.square() + torch.log(x.w / ROOT_2_PI * _narrow_total(x))
+    far = -0.5 * x.a.square() + torch.log(_tail(x).total / ROOT_2_PI)
     return _chosen(x, near, far, torch.log1p(-_outside(x)))
+
+
+def edges(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``p`` and ``q``, the truncated densities at the bounds."""
+    x = _mirrored(low, high)
+    p, q = _narrow_levels(x, _narrow_total(x))
+    tail = _tail(x)
+    mass = 1 - _outside(x)
+    p = _chosen(x, p / x.w, 1 / tail.total, density_value(x.a) / mass)
+    q = _chosen(x, q / x.w, tail.falls / tail.total, density_value(x.b) / mass)
+    return _mirrored_back(x, p, q)
 
 
 def mean(low: Tensor, high: Tensor) -> Tensor:
     """Return the mean."""
     x = _mirrored(low, high)
-    total, first, _, h = _narrow(x)
-    near = x.m * (1 - h.square() * first / total)
-    mass, moment, _, _ = _tail(x)
-    own = _chosen(x, near, x.a + moment / mass, _wide_mean(x))
+    h = 0.5 * x.w
+    near = x.m * (1 - h.square() * (_narrow_second(x, odd=True) / _narrow_total(x)))
+    own = _chosen(x, near, x.a + _tail_mean(_tail(x)), _wide_mean(x, density_value(x.a) / (1 - _outside(x))))
     return torch.where(x.flip, -own, own)
 
 
-def parts(low: Tensor, high: Tensor) -> Parts:
-    """Return what the derivatives are made of."""
+def shares(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``p u`` and ``q v``, with ``u = mean - low``, ``v = high - mean``: how far the mean follows the bounds."""
     x = _mirrored(low, high)
-    p, q, pu, qv, mixed, bend_low, bend_high = (
-        _chosen(x, near, far, wide) for near, far, wide in zip(_narrow_parts(x), _tail_parts(x), _wide_parts(x))
-    )
-    first = Parts(p, q, pu, qv, mixed, bend_low, bend_high)
-    second = Parts(q, p, qv, pu, -mixed, -bend_high, -bend_low)
-    return Parts(*(torch.where(x.flip, mirrored, own) for own, mirrored in zip(first, second)))
+    first, second, *_ = _narrow_shares(x)
+    p, q, u, v = _tail_parts(_tail(x))
+    wide_p, wide_q, wide_u, wide_v, _ = _wide_parts(x)
+    return _mirrored_back(x, _chosen(x, first, p * u, wide_p * wide_u), _chosen(x, second, q * v, wide_q * wide_v))
+
+
+def bends(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the derivatives of ``p u`` and ``q v`` along a shift of both bounds, and the second mixed one of the mean.
+
+    They are ``p (u ** 2 - variance)``, ``q (variance - v ** 2)`` and ``p q (v - u)``.
+    """
+    x = _mirrored(low, high)
+    t = _tail(x)
+    p, q, u, v = _tail_parts(t)
+    bend = _tail_bend(t)
+    far = bend, q * (u.square() - t.total * bend - v.square()), p * q * (v - u)
+    p, q, u, v, variance = _wide_parts(x)
+    wide = p * (u.square() - variance), q * (variance - v.square()), p * q * (v - u)
+    _, _, *near = _narrow_shares(x)
+    first, second, mixed = (_chosen(x, *forms) for forms in zip(near, far, wide))
+    first, second = torch.where(x.flip, -second, first), torch.where(x.flip, -first, second)
+    return first, second, torch.where(x.flip, -mixed, mixed)
 
 
 def _mirrored(low: Tensor, high: Tensor) -> _Mirrored:
@@ -119,71 +141,96 @@ def _chosen(x: _Mirrored, near: Tensor, far: Tensor, wide: Tensor) -> Tensor:
     return torch.where(x.narrow, near, torch.where(x.tail, far, wide))
 
 
+def _mirrored_back(x: _Mirrored, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.where(x.flip, high, low), torch.where(x.flip, low, high)
+
+
 # -------------------------------------------------------------------- narrow
 
 
-def _narrow(x: _Mirrored) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return moments in units of ``h``: the total, minus the first by ``m h``, the second; and ``h``, 0 elsewhere."""
+def _halves(x: _Mirrored) -> tuple[Tensor, Tensor]:
+    """Return ``h`` and ``m h``; zero in other intervals."""
     h = torch.where(x.narrow, 0.5 * x.w, 0.0)
-    c = torch.where(x.narrow, x.m, 0.0) * h
-    total, first, second = (torch.zeros_like(h) for _ in range(3))
+    return h, torch.where(x.narrow, x.m, 0.0) * h
+
+
+def _narrow_total(x: _Mirrored) -> Tensor:
+    """Return the integral of ``exp(-m t - t ** 2 / 2)``, divided by the width."""
+    h, c = _halves(x)
+    square = h.square()
+    total = torch.zeros_like(h)
+    for node, weight in NODES:
+        total += torch.exp(square * (-0.5 * node * node)).mul_(torch.cosh(c * node)).mul_(weight)
+    return total
+
+
+def _narrow_second(x: _Mirrored, odd: bool = False) -> Tensor:
+    """Return the integral of ``(t / h) ** 2`` times the same, divided by the width; or that of ``-t / (m h ** 2)``."""
+    h, c = _halves(x)
+    square = h.square()
+    total = torch.zeros_like(h)
     for node, weight in NODES:
         t = c * node
-        falling = weight * torch.exp(h.square() * (-0.5 * node * node))
-        even = falling * torch.cosh(t)
-        total += even
-        second += node * node * even
-        first += node * node * falling * torch.where(t == 0, 1.0, torch.sinh(t) / t)
-    return total, first, second, h
+        part = torch.where(t == 0, 1.0, torch.sinh(t) / t) if odd else torch.cosh(t)
+        total += torch.exp(square * (-0.5 * node * node)).mul_(part).mul_(weight * node * node)
+    return total
 
 
-def _narrow_parts(x: _Mirrored) -> Parts:
-    total, first, second, h = _narrow(x)
+def _narrow_levels(x: _Mirrored, total: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``p w`` and ``q w``."""
+    h, c = _halves(x)
+    level = torch.exp(-0.5 * h.square()) / total
+    return level * torch.exp(c), level * torch.exp(-c)
+
+
+def _narrow_shares(x: _Mirrored) -> tuple[Tensor, ...]:
+    """Return ``p u``, ``q v`` and the three of :func:`bends`, without a division by the width."""
+    h, c = _halves(x)
     m = torch.where(x.narrow, x.m, 0.0)
-    k = -m * h * first / total  # the mean, from the middle in units of h
-    variance = second / total - k.square()
-    level = torch.exp(-0.5 * h.square()) / (2 * total)
-    p, q = level * torch.exp(m * h), level * torch.exp(-m * h)
-    return Parts(
-        p / h,
-        q / h,
-        p * (1 + k),
-        q * (1 - k),
-        p * q * (2 * m * first / total),
-        p * h * ((1 + k).square() - variance),
-        q * h * (variance - (1 - k).square()),
-    )
+    total = _narrow_total(x)
+    odd = _narrow_second(x, odd=True) / total
+    k = -c * odd  # the mean, from the middle in units of h
+    variance = _narrow_second(x) / total - k.square()
+    p, q = (0.5 * level for level in _narrow_levels(x, total))
+    bent = p * h * ((1 + k).square() - variance), q * h * (variance - (1 - k).square())
+    return p * (1 + k), q * (1 - k), *bent, p * q * (2 * m * odd)
 
 
 # -------------------------------------------------------------------- in the tail
 
 
-def _tail(x: _Mirrored) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return moments about ``a``: total, first, and ``p (2 first ** 2 - total second) / total ** 2``; and ``E``."""
+def _tail(x: _Mirrored) -> _Tail:
     a = torch.where(x.tail, x.a, 1.0)
     near = x.tail & (x.m * x.w < VANISHED)
     b = torch.where(near, x.b, a)
-    w = b - a
     falls = torch.where(near, _fall(a, b), 0.0)
-    a0, a1, a2 = mills_derivative(a, 0), -mills_derivative(a, 1), mills_derivative(a, 2)
-    b0, b1, b2 = mills_derivative(b, 0), -mills_derivative(b, 1), mills_derivative(b, 2)
-    first = b1 + w * b0  # moments about a of what is beyond b
-    second = b2 + w * (2 * b1 + w * b0)
-    once = a0 * second + b0 * a2 - 4 * a1 * first
-    twice = 2 * first.square() - b0 * second
-    total = a0 - falls * b0
-    change = torch.where(near, falls * (once + falls * twice) / a0**3, 0.0)
-    bend = _hazard_bend(a, a0, a1, a2) + change
-    return total, a1 - falls * first, bend * (a0 / total) ** 3, falls
+    a0, b0 = mills_derivative(a, 0), mills_derivative(b, 0)
+    return _Tail(a, b, near, falls, a0, b0, a0 - falls * b0)
 
 
-def _tail_parts(x: _Mirrored) -> Parts:
-    total, first, bend, falls = _tail(x)
-    p, q, u = 1 / total, falls / total, first / total
-    w = torch.where(falls > 0, x.w, 0.0)
-    v = w - u
-    variance = u.square() - total * bend
-    return Parts(p, q, p * u, q * v, p * q * (v - u), bend, q * (variance - v.square()))
+def _tail_mean(t: _Tail) -> Tensor:
+    """Return the mean, from ``a`` on."""
+    beyond = -mills_derivative(t.b, 1) + (t.b - t.a) * t.b0
+    return (-mills_derivative(t.a, 1) - t.falls * beyond) / t.total
+
+
+def _tail_bend(t: _Tail) -> Tensor:
+    """Return ``p (u ** 2 - variance)``: the second derivative of ``1 / M`` and what is less beyond ``b``."""
+    w = t.b - t.a
+    a1, a2 = -mills_derivative(t.a, 1), mills_derivative(t.a, 2)
+    b1, b2 = -mills_derivative(t.b, 1), mills_derivative(t.b, 2)
+    first = b1 + w * t.b0  # moments about a of what is beyond b
+    second = b2 + w * (2 * b1 + w * t.b0)
+    once = t.a0 * second + t.b0 * a2 - 4 * a1 * first
+    twice = 2 * first.square() - t.b0 * second
+    change = torch.where(t.near, t.falls * (once + t.falls * twice) / t.a0**3, 0.0)
+    return (_hazard_bend(t.a, t.a0, a1, a2) + change) * (t.a0 / t.total) ** 3
+
+
+def _tail_parts(t: _Tail) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return ``p``, ``q``, ``u`` and ``v``."""
+    u = _tail_mean(t)
+    return 1 / t.total, t.falls / t.total, u, t.b - t.a - u
 
 
 def _fall(a: Tensor, b: Tensor) -> Tensor:
@@ -222,15 +269,14 @@ def _outside(x: _Mirrored) -> Tensor:
     return torch.where(x.narrow | x.tail, 0.5, lower_tail(x.a) + lower_tail(x.b))
 
 
-def _wide_mean(x: _Mirrored) -> Tensor:
-    p = density_value(x.a) / (1 - _outside(x))
+def _wide_mean(x: _Mirrored, p: Tensor) -> Tensor:
     return torch.where(p > 0, p * -torch.expm1(-x.m * x.w), 0.0)
 
 
-def _wide_parts(x: _Mirrored) -> Parts:
+def _wide_parts(x: _Mirrored) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return ``p``, ``q``, ``u``, ``v`` and the variance."""
     mass = 1 - _outside(x)
-    p, q, mu = density_value(x.a) / mass, density_value(x.b) / mass, _wide_mean(x)
+    p, q = density_value(x.a) / mass, density_value(x.b) / mass
+    mu = _wide_mean(x, p)
     a, b = torch.where(p > 0, x.a, 0.0), torch.where(q > 0, x.b, 0.0)  # where infinite ones do not matter
-    u, v = mu - a, b - mu
-    variance = 1 + a * p - b * q - mu.square()
-    return Parts(p, q, p * u, q * v, p * q * (v - u), p * (u.square() - variance), q * (variance - v.square()))
+    return p, q, mu - a, b - mu, 1 + a * p - b * q - mu.square()

@@ -26,7 +26,7 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF, Point, exact, relative
 from gradwright.errors import ArgumentError
 from gradwright.stable.arguments import require_floating, widened
-from gradwright.stable.interval import log_mass, mean, parts
+from gradwright.stable.interval import bends, edges, log_mass, mean, shares
 
 INF = math.inf
 
@@ -124,17 +124,19 @@ def _log_mass_vjp(g: Tensor, low: Tensor, high: Tensor) -> dict[str, Tensor]:
 @custom_gradient(double_backward="once")
 def _edges(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """Return the truncated densities ``p`` and ``q`` at the bounds."""
-    found = parts(widened(low), widened(high))
-    return _where_ordered(low, high, found.p), _where_ordered(low, high, found.q)
+    p, q = edges(widened(low), widened(high))
+    return _where_ordered(low, high, p), _where_ordered(low, high, q)
 
 
 @_edges.vjp
 def _edges_vjp(g: Sequence[Tensor], low: Tensor, high: Tensor) -> dict[str, Tensor]:
-    found = parts(widened(low), widened(high))
+    p, q = edges(widened(low), widened(high))
+    first, second = shares(widened(low), widened(high))
     both = g[0] + g[1]  # zero where the bounds move alike
-    first = g[0] * found.pu + (both * found.q) * found.p
-    second = -(g[1] * found.qv + (both * found.p) * found.q)
-    return {"low": first.to(low.dtype), "high": second.to(low.dtype)}
+    return {
+        "low": (g[0] * first + (both * q) * p).to(low.dtype),
+        "high": -(g[1] * second + (both * p) * q).to(low.dtype),
+    }
 
 
 # -------------------------------------------------------------------- mean
@@ -193,18 +195,15 @@ def _truncated_mean_vjp(g: Tensor, low: Tensor, high: Tensor) -> dict[str, Tenso
 @custom_gradient(double_backward="once")
 def _shares(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """Return how much of the movement of each bound the mean follows."""
-    found = parts(widened(low), widened(high))
-    return _where_ordered(low, high, found.pu), _where_ordered(low, high, found.qv)
+    first, second = shares(widened(low), widened(high))
+    return _where_ordered(low, high, first), _where_ordered(low, high, second)
 
 
 @_shares.vjp
 def _shares_vjp(g: Sequence[Tensor], low: Tensor, high: Tensor) -> dict[str, Tensor]:
-    found = parts(widened(low), widened(high))
-    apart = (g[1] - g[0]) * found.mixed
-    return {
-        "low": (g[0] * found.bend_low + apart).to(low.dtype),
-        "high": (g[1] * found.bend_high - apart).to(low.dtype),
-    }
+    first, second, mixed = bends(widened(low), widened(high))
+    apart = (g[1] - g[0]) * mixed
+    return {"low": (g[0] * first + apart).to(low.dtype), "high": (g[1] * second - apart).to(low.dtype)}
 
 
 # -------------------------------------------------------------------- arguments
