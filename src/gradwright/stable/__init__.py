@@ -20,6 +20,8 @@ from gradwright.stable.directions import cosine_similarity as cosine_similarity
 from gradwright.stable.directions import normalize as normalize
 from gradwright.stable.directions import pairwise_distance as pairwise_distance
 from gradwright.stable.directions import weight_norm as weight_norm
+from gradwright.stable.distances import cdist as cdist
+from gradwright.stable.distances import pdist as pdist
 from gradwright.stable.divergences import entropy as entropy
 from gradwright.stable.divergences import js_divergence as js_divergence
 from gradwright.stable.divergences import kl_divergence as kl_divergence
@@ -100,5 +102,7 @@ from gradwright.stable.spread import std as std
 from gradwright.stable.spread import var as var
 from gradwright.stable.subspaces import low_rank as low_rank
 from gradwright.stable.subspaces import projector as projector
+from gradwright.stable.truncated import log_ndtr_between as log_ndtr_between
+from gradwright.stable.truncated import truncated_normal_mean as truncated_normal_mean
 from gradwright.stable.xlogs import xlogx as xlogx
 from gradwright.stable.xlogs import xlogy as xlogy
