@@ -42,7 +42,7 @@ def _row_examples(dtype: torch.dtype) -> Sequence[Example]:
 
 def _sums(dtype: torch.dtype) -> Sequence[Example]:
     x = torch.tensor([[0.25, -1.5], [-INF, 2.0], [0.5, 3.0], [-INF, -1.0]], dtype=dtype)
-    return [*_row_examples(dtype), Point((x.reshape(2, 2, 2), (0, -1), True), note="two dimensions")]
+    return [*_row_examples(dtype), Point((x.reshape(2, 2, 2), (0, -1), True), note="two dimensions", extreme=True)]
 
 
 def _logsumexp_reference(mp: Any, x: Any, dim: Any, keepdim: bool = False) -> Any:

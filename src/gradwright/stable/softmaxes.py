@@ -31,12 +31,12 @@ from gradwright.stable.rows import (
 )
 from gradwright.torch_compat.kernels import log_softmax_backward, softmax_backward
 
+INF = math.inf
 BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
 
 
 def examples(dtype: torch.dtype) -> Sequence[Example]:
     """Return rows where one number leads, ties, masks, and the whole range."""
-    inf = math.inf
 
     def rows(*values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=dtype)
@@ -46,7 +46,7 @@ def examples(dtype: torch.dtype) -> Sequence[Example]:
     return [
         Point((rows([0.5, -1.25, 2.0, 0.125], [3.0, 3.0, -0.75, 1.5]), -1), note="ordinary, ties"),
         Point((rows([0.0, 7.0, 0.5], [4.0, -9.5, 1.0]), 0), note="along the first dimension"),
-        Point((rows([-inf, 1.0, 0.0], [-inf, -inf, -inf], [0.5, -inf, 0.25]), 1), note="-inf", extreme=True),
+        Point((rows([-INF, 1.0, 0.0], [-INF, -INF, -INF], [0.5, -INF, 0.25]), 1), note="-inf", extreme=True),
         Point((rows([0.5, 1.0, 2.0, 0.25], [1.0, 2.0, 3.0, 4.0]), 1, keep), note="masked"),
         Point((rows([0.0, 40.0, 1.0]), 1), note="one leads", extreme=True),
         Point((rows([0.0, 800.0], [-800.0, -1.0]), 1), note="saturated", extreme=True),
@@ -192,10 +192,10 @@ def shares_vjp(g: Tensor, out: Tensor, dim: int) -> Tensor:
 @custom_gradient
 def share_slope(g: Tensor, p: Tensor, dim: int) -> Tensor:
     """Return ``p (g - sum(p g))``, for ``p`` that sum to 1, or are all 0. The matrix of this map is symmetric."""
-    if seen_below(p, LEADS):
+    if p.dim() and seen_below(p, INF):
         out = softmax_backward(g, p, dim)
-        if seen_within(first_of(out, dim), -math.inf, math.inf):
-            return out  # else an infinite cotangent may have met a probability of 0
+        if seen_below(first_of(out, dim).abs(), INF):  # else an infinite cotangent may have met a probability of 0
+            return out if seen_below(p, LEADS) else _balanced(out, torch.nonzero(p > LEADS, as_tuple=True), dim)
     q = widened(p)
     c = _to_leading(widened(g), q, dim)
     return (q * (c - (q * c).sum(dim, keepdim=True))).to(p.dtype)
@@ -216,6 +216,17 @@ def _to_leading(g: Tensor, p: Tensor, dim: int, lowest: float = 0.0) -> Tensor:
     return torch.where(p > lowest, g - leading, 0.0)
 
 
+def _rest(own: Tensor, heads: tuple[Tensor, ...], dim: int) -> Tensor:
+    """Return the sums of the rows that have a head, without it, in the order of the heads; ``own`` is overwritten."""
+    own[heads] = 0.0
+    return own.sum(dim, keepdim=True).expand_as(own)[heads]
+
+
+def _balanced(gradient: Tensor, heads: tuple[Tensor, ...], dim: int) -> Tensor:
+    """Return a gradient whose rows sum to 0, with minus the sum of the others at the heads; it is overwritten."""
+    return gradient.index_put_(heads, -_rest(gradient, heads, dim))
+
+
 # -------------------------------------------------------------------- its logarithm
 
 
@@ -225,6 +236,10 @@ def log_shares(x: Tensor, dim: int) -> Tensor:
     out = torch.log_softmax(x, dim)
     if seen_below(out, math.log(LEADS)) or not x.numel():
         return out
+    if x.dim() and seen_below(out, INF):
+        heads = torch.nonzero(out > math.log(LEADS), as_tuple=True)
+        rest = _rest(torch.softmax(x, dim, dtype=widened(x).dtype), heads, dim)
+        return out.index_put_(heads, rest.neg_().log1p_().to(x.dtype))
     _, z, _, rest = led(widened(x), dim)
     return (z - rest.log1p()).to(x.dtype)
 
@@ -237,11 +252,12 @@ def log_shares_vjp(g: Tensor, out: Tensor, dim: int) -> Tensor:
 @custom_gradient
 def log_share_slope(g: Tensor, logs: Tensor, dim: int) -> Tensor:
     """Return ``g - exp(logs) sum(g)``, with 0 for ``g`` where ``logs`` is ``-inf``."""
-    if seen_within(logs, -math.inf, math.log(LEADS)):
-        return log_softmax_backward(g, logs, dim)
-    g = torch.where(logs == -math.inf, 0.0, g)
-    if seen_below(logs, math.log(LEADS)) or not logs.numel():
-        return log_softmax_backward(g, logs, dim)
+    if not seen_within(logs, -INF, INF):
+        g = torch.where(logs == -INF, 0.0, g)
+    if logs.dim() and seen_below(logs, INF):
+        out = log_softmax_backward(g, logs, dim)
+        bound = math.log(LEADS)
+        return out if seen_below(logs, bound) else _balanced(out, torch.nonzero(logs > bound, as_tuple=True), dim)
     wide, q = widened(g), widened(logs)
     found = wide - q.exp() * wide.sum(dim, keepdim=True)
     top = q.argmax(dim, keepdim=True)
@@ -252,9 +268,9 @@ def log_share_slope(g: Tensor, logs: Tensor, dim: int) -> Tensor:
 
 @log_share_slope.vjp
 def log_share_slope_vjp(h: Tensor, g: Tensor, logs: Tensor, dim: int) -> dict[str, Tensor]:
-    kept = logs > -math.inf
+    kept = logs > -INF
     p = logs.exp()
-    c = _to_leading(h, logs, dim, -math.inf)
+    c = _to_leading(h, logs, dim, -INF)
     c = torch.where(kept, c - (p * c).sum(dim, keepdim=True), 0.0)
     total = torch.where(kept, g, 0.0).sum(dim, keepdim=True)
     return {"g": c, "logs": -total * p * c}
