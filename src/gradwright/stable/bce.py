@@ -72,7 +72,7 @@ def _ordinary() -> tuple[Tensor, Tensor]:
     paper="pytorch#195677, #195685; jax#40825",
 )
 def bce_with_logits(
-    input: Tensor,  # noqa: A002  the name that PyTorch's function has
+    input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
     *,

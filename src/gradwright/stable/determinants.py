@@ -18,8 +18,8 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF, Point, exact, relative
-from gradwright.stable.matrices import square
 from gradwright.stable.left_out_products import bent_adjugate, moved_adjugate, without_one
+from gradwright.stable.matrices import square
 
 BARS = relative(1e-12, 1e-5, *HALF)
 

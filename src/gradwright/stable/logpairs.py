@@ -93,7 +93,7 @@ def first_share(x: Tensor, y: Tensor) -> Tensor:
 
 @first_share.vjp
 def first_share_vjp(g: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    slope = torch.where(x.isinf(), 0.0, g * logistic_slope(_gap(x, y, 0.0)))
+    slope = torch.where(x.isinf(), 0.0, logistic_slope(g, _gap(x, y, 0.0)))
     return {"x": slope, "y": -slope}
 
 
