@@ -145,7 +145,7 @@ def weight_norm(v: Tensor, g: Tensor, dim: int | None = 0) -> Tensor:
             f"weight_norm: g has shape {tuple(g.shape)} and v {tuple(v.shape)}; expected {expected} for dim {dim}; "
             "reshape g."
         )
-    return (g * direction(wide, dims)[0]).to(torch.result_type(v, g))
+    return (g * direction(wide, dims)[0]).to(torch.promote_types(v.dtype, g.dtype))
 
 
 def _others(count: int, dim: int | None) -> tuple[int, ...]:
@@ -206,7 +206,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1) -> Tensor:
     """
     require_floating("cosine_similarity", x1=x1, x2=x2)
     cosines = (direction(widened(x1), dim)[0] * direction(widened(x2), dim)[0]).sum(dim)
-    return cosines.to(torch.result_type(x1, x2))
+    return cosines.to(torch.promote_types(x1.dtype, x2.dtype))
 
 
 def _distance_reference(mp: Any, x1: Any, x2: Any, p: float = 2.0, keepdim: bool = False) -> Any:
@@ -257,4 +257,4 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, *, keepdim: bool =
         tensor([5.0000e-30])
     """
     require_floating("pairwise_distance", x1=x1, x2=x2)
-    return norm(widened(x1) - widened(x2), p, -1, keepdim).to(torch.result_type(x1, x2))
+    return norm(widened(x1) - widened(x2), p, -1, keepdim).to(torch.promote_types(x1.dtype, x2.dtype))

@@ -84,7 +84,7 @@ def _deviation_vjp(g: Tensor, x: Tensor, divisor: float, dim: Dims) -> Tensor:
 def _count(shape: Sequence[int], dim: Dims) -> int:
     """Return how many numbers are in the dimensions of a vector."""
     dims = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
-    return math.prod(shape[k] for k in dims) if shape else 1
+    return math.prod([shape[k] for k in dims]) if shape else 1  # a list: torch.compile takes no generator
 
 
 def _freedom(x: Tensor, dim: Dims, correction: float) -> float:
