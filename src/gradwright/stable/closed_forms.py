@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradwright.stable.singularity import Form, quotient
+from gradwright.torch_compat import kernels
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ SINHS = (torch.sinh, torch.cosh, torch.sinh, torch.cosh)
 
 # -------------------------------------------------------------------- exponentials and logarithms
 
-EXPONENTIALS = (torch.expm1, torch.exp, torch.exp, torch.exp)
+EXPONENTIALS = (kernels.expm1, torch.exp, torch.exp, torch.exp)
 LOGARITHMS: tuple[Form, ...] = (
     torch.log1p,
     lambda x: 1 / (1 + x),

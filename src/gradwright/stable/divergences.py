@@ -23,6 +23,7 @@ from gradwright.stable.arguments import require_floating, widened
 from gradwright.stable.logistic import sigmoid
 from gradwright.stable.rows import by_rows, seen_within
 from gradwright.stable.softmaxes import log_shares, share_slope, shares
+from gradwright.torch_compat import kernels
 
 BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
 INF = math.inf
@@ -252,7 +253,7 @@ def share_difference(x: Tensor, y: Tensor, dim: int) -> Tensor:
     """Return ``softmax(x) - softmax(y)``, with all digits where they are nearly equal."""
     a, b = log_shares(widened(x), dim), log_shares(widened(y), dim)
     d = torch.where(a == b, 0.0, a - b)
-    return (torch.maximum(a, b).exp() * -(-d.abs()).expm1() * d.sign()).to(torch.result_type(x, y))
+    return (torch.maximum(a, b).exp() * -kernels.expm1(-d.abs()) * d.sign()).to(torch.result_type(x, y))
 
 
 @share_difference.vjp
@@ -350,7 +351,7 @@ def _log_ratio(log_p: Tensor, log_q: Tensor) -> Tensor:
 def log_mean_exp(d: Tensor) -> Tensor:
     """Return ``log((1 + exp(d)) / 2)``."""
     wide = widened(d)
-    return wide.abs().neg_().expm1_().mul_(0.5).log1p_().add_(wide.clamp(min=0.0)).to(d.dtype)
+    return kernels.expm1_(wide.abs().neg_()).mul_(0.5).log1p_().add_(wide.clamp(min=0.0)).to(d.dtype)
 
 
 @log_mean_exp.vjp

@@ -18,6 +18,7 @@ from gradwright.authoring.catalogue import Example, around, grid, joined
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, sweep, ulps, whole_range
 from gradwright.stable.arguments import require_floating, scaled, widened
+from gradwright.torch_compat import kernels
 
 
 def _everywhere(dtype: torch.dtype, limit: float) -> Sequence[Example]:
@@ -64,7 +65,7 @@ def expm1(x: Tensor) -> Tensor:
         tensor(4.2484e-18)
     """
     require_floating("expm1", x=x)
-    return torch.expm1(x)
+    return kernels.expm1(x)
 
 
 @expm1.vjp
@@ -203,7 +204,7 @@ def log1mexp(x: Tensor) -> Tensor:
 @custom_gradient
 def _log1mexp(x: Tensor) -> Tensor:
     """Return the sum of two parts of which one is constant on each side of log 2, and exactly zero on the right."""
-    below = x.neg().expm1_().mul_(-2).clamp(max=1).log_()
+    below = kernels.expm1_(x.neg()).mul_(-2).clamp(max=1).log_()
     return x.neg().exp_().clamp(max=0.5).neg_().log1p_().add_(below)
 
 
@@ -214,7 +215,7 @@ def _log1mexp_vjp(g: Tensor, x: Tensor) -> Tensor:
 
 @custom_gradient
 def _log1mexp_pulled(weight: Tensor, x: Tensor) -> Tensor:
-    return weight / x.expm1()
+    return weight / kernels.expm1(x)
 
 
 @_log1mexp_pulled.vjp
@@ -271,7 +272,7 @@ def log_expm1(x: Tensor) -> Tensor:
 
 @custom_gradient
 def _log_expm1(x: Tensor) -> Tensor:
-    return x.neg().expm1_().neg_().log_().add_(x)
+    return kernels.expm1_(x.neg()).neg_().log_().add_(x)
 
 
 @_log_expm1.vjp
@@ -281,7 +282,7 @@ def _log_expm1_vjp(g: Tensor, x: Tensor) -> Tensor:
 
 @custom_gradient
 def _log_expm1_pulled(weight: Tensor, x: Tensor) -> Tensor:
-    return weight / x.neg().expm1_().neg_()
+    return weight / kernels.expm1_(x.neg()).neg_()
 
 
 @_log_expm1_pulled.vjp

@@ -18,6 +18,7 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, sweep, ulps, whole_range
 from gradwright.stable.arguments import require_floating, scaled, widened
 from gradwright.stable.exponential import expm1
+from gradwright.torch_compat import kernels
 
 LINEAR_FROM = 20.0
 """Where ``exp(-2x)`` is below the last digit of every dtype, beside one."""
@@ -133,7 +134,7 @@ def _logcosh_vjp(g: Tensor, x: Tensor) -> Tensor:
 @custom_gradient
 def _logcosh_pulled(weight: Tensor, x: Tensor) -> Tensor:
     """Return ``weight tanh(x)``, by ``expm1``, which takes half the time of ``torch.tanh``."""
-    u = x.clamp(-LINEAR_FROM, LINEAR_FROM).mul_(-2).expm1_()
+    u = kernels.expm1_(x.clamp(-LINEAR_FROM, LINEAR_FROM).mul_(-2))
     return scaled(u.div_(u + 2).neg_(), weight)
 
 
@@ -188,7 +189,7 @@ def logsinh(x: Tensor) -> Tensor:
 
 @custom_gradient
 def _logsinh(x: Tensor) -> Tensor:
-    return x.mul(-2).expm1_().neg_().log_().add_(x.sub(math.log(2)))
+    return kernels.expm1_(x.mul(-2)).neg_().log_().add_(x.sub(math.log(2)))
 
 
 @_logsinh.vjp
@@ -199,7 +200,7 @@ def _logsinh_vjp(g: Tensor, x: Tensor) -> Tensor:
 @custom_gradient
 def _logsinh_pulled(weight: Tensor, x: Tensor) -> Tensor:
     """Return ``weight / tanh(x)``."""
-    u = x.mul(-2).expm1_().neg_()
+    u = kernels.expm1_(x.mul(-2)).neg_()
     return scaled((2 - u).div_(u), weight)
 
 

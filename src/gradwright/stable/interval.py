@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gradwright.stable.normal import density_value, lower_tail
 from gradwright.stable.scaled_erfc import ROOT_2_PI, mills_derivative
+from gradwright.torch_compat import kernels
 
 NODES = (
     (0.14887433898163122, 0.29552422471475287),
@@ -270,7 +271,7 @@ def _outside(x: _Mirrored) -> Tensor:
 
 
 def _wide_mean(x: _Mirrored, p: Tensor) -> Tensor:
-    return torch.where(p > 0, p * -torch.expm1(-x.m * x.w), 0.0)
+    return torch.where(p > 0, p * -kernels.expm1(-x.m * x.w), 0.0)
 
 
 def _wide_parts(x: _Mirrored) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

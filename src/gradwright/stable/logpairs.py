@@ -18,6 +18,7 @@ from gradwright.authoring.exact import Point, exact, relative, whole_range
 from gradwright.stable.arguments import require_floating, widened
 from gradwright.stable.logistic import logistic_slope
 from gradwright.stable.rows import pairs, seen_below, seen_within
+from gradwright.torch_compat import kernels
 
 BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
 INF = math.inf
@@ -162,7 +163,7 @@ def logsubexp(x: Tensor, y: Tensor) -> Tensor:
     gap = _gap(x, y, 0.0)
     log1mexp = gap.neg().exp_().neg_().log1p_()
     if not seen_within(gap, math.log(2.0), INF):
-        log1mexp = torch.where(gap < math.log(2.0), gap.neg().expm1_().neg_().log_(), log1mexp)
+        log1mexp = torch.where(gap < math.log(2.0), kernels.expm1_(gap.neg()).neg_().log_(), log1mexp)
     return (x + log1mexp).to(torch.result_type(x, y))
 
 
@@ -177,7 +178,7 @@ def logsubexp_vjp(g: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
 @custom_gradient
 def lost_ratio(x: Tensor, y: Tensor) -> Tensor:
     """Return ``1 / (exp(x - y) - 1)``; 0 where both are ``-inf``."""
-    return _gap(x, y, INF).expm1_().reciprocal_().to(torch.result_type(x, y))
+    return kernels.expm1(_gap(x, y, INF)).reciprocal().to(torch.result_type(x, y))
 
 
 @lost_ratio.vjp

@@ -21,6 +21,7 @@ from gradwright.authoring.exact import Point, exact, relative
 from gradwright.stable.arguments import HALVES, require_floating, widened
 from gradwright.stable.normal import density_value, hazard_slope_value, hazard_value, log_ndtr_value, lower_tail
 from gradwright.stable.scaled_erfc import ROOT_2_PI, mills_derivative
+from gradwright.torch_compat import kernels
 
 MIDDLE = -0.7
 """Where ``Phi(x)`` is a half, nearly."""
@@ -106,7 +107,7 @@ def quantile_slope_vjp(g: Tensor, y: Tensor) -> Tensor:
 
 
 def _slope(y: Tensor, x: Tensor) -> Tensor:
-    return torch.where(y < MIDDLE, 1 / hazard_value(x), torch.exp(y) * mills_derivative(x, 0) / -torch.expm1(y))
+    return torch.where(y < MIDDLE, 1 / hazard_value(x), torch.exp(y) * mills_derivative(x, 0) / -kernels.expm1(y))
 
 
 def _quantile(y: Tensor) -> Tensor:
@@ -117,7 +118,7 @@ def _quantile(y: Tensor) -> Tensor:
     for _ in range(STEPS):
         x = x - (log_ndtr_value(x) - lower) / hazard_value(x)
     x = torch.where(lower.isinf(), lower, x)
-    upper = -torch.expm1(y.clamp(min=MIDDLE))
+    upper = -kernels.expm1(y.clamp(min=MIDDLE))
     other = -torch.special.ndtri(upper)
     step = (lower_tail(other) - upper) / density_value(other)
     other = torch.where(other.isinf(), other, other + step)

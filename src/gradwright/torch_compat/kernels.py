@@ -1,4 +1,4 @@
-"""Kernels of torch that have no public name, each in place of several passes over the memory."""
+"""Kernels of torch that have no public name, each in place of several passes over the memory, or that are mended."""
 
 from __future__ import annotations
 
@@ -16,3 +16,20 @@ def log_softmax_backward(g: Tensor, out: Tensor, dim: int) -> Tensor:
     """Return ``g - exp(out) * g.sum(dim)``, the gradient of ``log_softmax``."""
     gradient: Tensor = torch.ops.aten._log_softmax_backward_data(g, out, dim, out.dtype)
     return gradient
+
+
+def expm1(x: Tensor) -> Tensor:
+    """Return ``torch.expm1(x)``, in compiled code as ``2 sinh(x / 2) exp(x / 2)``.
+
+    Inductor writes vectorised code for ``expm1`` as ``exp(x) - 1``, which has no digits left near zero (seen in torch
+    2.13 and 2.14; a test tells when that ends).
+    """
+    if not torch.compiler.is_compiling():
+        return torch.expm1(x)
+    half = (x * 0.5).clamp(min=-30.0)  # below, the result is -1 in every dtype, and sinh might be infinite
+    return 2 * torch.sinh(half) * torch.exp(half)
+
+
+def expm1_(own: Tensor) -> Tensor:
+    """Return the same in the memory of a tensor that nobody else has."""
+    return expm1(own) if torch.compiler.is_compiling() else own.expm1_()
