@@ -21,8 +21,8 @@ def log_softmax_backward(g: Tensor, out: Tensor, dim: int) -> Tensor:
 def expm1(x: Tensor) -> Tensor:
     """Return ``torch.expm1(x)``, in compiled code as ``2 sinh(x / 2) exp(x / 2)``.
 
-    Inductor writes vectorised code for ``expm1`` as ``exp(x) - 1``, which has no digits left near zero (seen in torch
-    2.13 and 2.14; a test tells when that ends).
+    Inductor writes vectorised code for ``expm1`` as ``exp(x) - 1``, which has no digits left near zero (torch 2.13;
+    a test tells when that ends).
     """
     if not torch.compiler.is_compiling():
         return torch.expm1(x)
