@@ -204,7 +204,7 @@ def _deviance(p: Tensor, q: Tensor, gap: Tensor) -> Tensor:
         series.mul_(y).add_(1 / (2 * n + 1))
     near = r.mul_(c - y.mul_(2).mul_(series)).mul_(p)
     logs = u.clamp(min=0.5).sub_(0.5).div_(1.5).log1p_().add_((q / whole).clamp(max=0.5).mul_(2).log_())
-    return near.add_(whole * u.sub_(c)).sub_(torch.where(p == 0, 0.0, p * logs))
+    return torch.where(p == 0, gap, near.add_(whole * u.sub_(c)).sub_(p * logs))
 
 
 @bernoulli_kl.vjp

@@ -66,7 +66,7 @@ def xlogx(x: Tensor) -> Tensor:
         >>> import torch, gradwright as gw
         >>> x = torch.tensor([0.0, 1.0], requires_grad=True)
         >>> torch.autograd.grad(gw.stable.xlogx(x).sum(), x)
-        (tensor([-inf, 1.]),)
+        (tensor([  -inf, 1.0000]),)
     """
     require_floating("xlogx", x=x)
     return torch.xlogy(x, x)
