@@ -30,6 +30,7 @@ from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import ArgumentError, OptionError
 from gradwright.stable.arguments import HALVES, require_floating, widened
 from gradwright.stable.scaling import scale_for
+from gradwright.torch_compat.kernels import cdist_backward
 
 BLOCK = 2**20
 """How many numbers of differences there are at a time."""
@@ -58,11 +59,9 @@ def _pulled(g: Tensor, x1: Tensor, x2: Tensor, distances: Tensor, p: float) -> T
     """Return the sums over the other points of ``g s``; ``distances`` follow from the points."""
     a, b, weight = widened(x1), widened(x2), widened(g)
     if p in (1, 2):
-        # Under vmap, PyTorch 2.13 loses the batch of the cotangent where the others have none (the batching rule of
-        # functorch#306); so they get it from the scale.
+        # The scale hands the batch of the cotangent on to the others, since the kernel wants it in each (torch 2.13).
         scale = _scale(a, b) + weight.new_zeros(())
-        points = a * scale, b * scale
-        total: Tensor = torch.ops.aten._cdist_backward(weight.contiguous(), *points, p, widened(distances) * scale)
+        total = cdist_backward(weight, a * scale, b * scale, p, widened(distances) * scale)
     else:
         rows = [(weight[..., at, :, None] * _parts(u, p)[0]).sum(-2) for at, u in _blocks(a, b)]
         total = torch.cat(rows, -2)

@@ -33,3 +33,12 @@ def expm1(x: Tensor) -> Tensor:
 def expm1_(own: Tensor) -> Tensor:
     """Return the same in the memory of a tensor that nobody else has."""
     return expm1(own) if torch.compiler.is_compiling() else own.expm1_()
+
+
+def cdist_backward(g: Tensor, x1: Tensor, x2: Tensor, p: float, distances: Tensor) -> Tensor:
+    """Return the gradient of ``torch.cdist`` with respect to ``x1``, without a tensor of all differences.
+
+    Under vmap torch 2.13 loses the batch of ``g`` where one of the other tensors has none (functorch#306).
+    """
+    gradient: Tensor = torch.ops.aten._cdist_backward(g.contiguous(), x1, x2, p, distances)
+    return gradient
