@@ -150,7 +150,7 @@ def definition_of(function: Callable[..., Any]) -> Definition:
     """Return the definition of a function with rules; one that is made of such gets one for what it declares."""
     definition = getattr(function, "__custom_gradient__", None)
     if not isinstance(definition, Definition):
-        arguments = read_arguments(function.__name__, function)
+        arguments = read_arguments(function.__name__, function, stars=True)
         definition = Definition(function.__name__, function, arguments, Options())
         vars(function)["__custom_gradient__"] = definition
     return definition

@@ -120,8 +120,8 @@ class Rule:
         return self.function(*leading, *(values[n] for n in self.asks if n not in self.by_keyword), **keyword)
 
 
-def read_arguments(name: str, function: Callable[..., Any]) -> tuple[Argument, ...]:
-    """Return the arguments of ``function``.
+def read_arguments(name: str, function: Callable[..., Any], *, stars: bool = False) -> tuple[Argument, ...]:
+    """Return the arguments of ``function``; with ``stars`` those behind stars may be there, and are left out.
 
     Raises:
         DefinitionError: the signature has ``*args``, ``**kwargs`` or a reserved name, or cannot be read.
@@ -137,11 +137,13 @@ def read_arguments(name: str, function: Callable[..., Any]) -> tuple[Argument, .
     arguments = []
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            if stars:
+                continue
+            sign = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise DefinitionError(
-                f"{name}: the argument {stars}{parameter.name} has no fixed names; rules ask for arguments by name; "
+                f"{name}: the argument {sign}{parameter.name} has no fixed names; rules ask for arguments by name; "
                 f"name each argument, or take one list or dict (`{parameter.name}: "
-                f"{'list' if stars == '*' else 'dict[str, Tensor]'}`), whose tensors get gradients too."
+                f"{'list' if sign == '*' else 'dict[str, Tensor]'}`), whose tensors get gradients too."
             )
         kind = "static" if parameter.name == "self" else kind_of(annotations.get(parameter.name))
         arguments.append(Argument(parameter.name, kind, parameter.default, parameter.kind))

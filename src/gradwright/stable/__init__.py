@@ -41,6 +41,10 @@ from gradwright.stable.growth_ratios import tanh_over_x as tanh_over_x
 from gradwright.stable.hyperbolic import logcosh as logcosh
 from gradwright.stable.hyperbolic import logsinh as logsinh
 from gradwright.stable.hyperbolic import tanh as tanh
+from gradwright.stable.indexing import index_copy as index_copy
+from gradwright.stable.indexing import index_put as index_put
+from gradwright.stable.indexing import put as put
+from gradwright.stable.indexing import scatter as scatter
 from gradwright.stable.likelihoods import bernoulli_kl as bernoulli_kl
 from gradwright.stable.likelihoods import poisson_nll as poisson_nll
 from gradwright.stable.log_logistic import inverse_softplus as inverse_softplus
@@ -53,6 +57,10 @@ from gradwright.stable.logpairs import logaddexp as logaddexp
 from gradwright.stable.logpairs import logsubexp as logsubexp
 from gradwright.stable.logspace import logcumsumexp as logcumsumexp
 from gradwright.stable.logspace import logsumexp as logsumexp
+from gradwright.stable.masking import masked as masked
+from gradwright.stable.masking import masked_mean as masked_mean
+from gradwright.stable.masking import masked_sum as masked_sum
+from gradwright.stable.masking import where as where
 from gradwright.stable.mills import erfcx as erfcx
 from gradwright.stable.mills import mills_ratio as mills_ratio
 from gradwright.stable.normal import log_ndtr as log_ndtr
