@@ -14,10 +14,11 @@ from rich.console import Console
 
 import gradwright
 from docs import readme
-from examples import fit_pose, pca_alignment, verify
+from examples import fit_pose, masked_loss, pca_alignment, verify
 from gradwright import cli
 
 Subjects = list[dict[str, Any]]
+MONTHS = masked_loss.MONTHS
 
 
 def check(path: str, folder: Path) -> tuple[int, Subjects]:
@@ -144,6 +145,23 @@ def test_principal_planes_train_through_repeated_eigenvalues(
     pytorch, *others = (float(word) for word in rows["gradient"][1:])
     assert pytorch > 1e-2
     assert max(others) < 1e-8
+def test_the_masked_loss_is_nan_with_torch_and_learns_with_gradwright(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["masked_loss.py", "--steps", "150"])
+    threads = torch.get_num_threads()
+    try:
+        masked_loss.main()
+    finally:
+        torch.set_num_threads(threads)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    losses = {int(words[0]): words[1:3] for words in lines if words and words[0].isdigit() and len(words) > 2}
+    assert losses[0][0] == losses[0][1], "the loss itself is the same"
+    assert losses[1][0] == "nan"
+    assert float(losses[149][1]) < 1.6
+    curve = {words[0]: [float(word) for word in words[1:3]] for words in lines if words[:1] and words[0] in MONTHS}
+    assert set(curve) == set(MONTHS)
+    assert all(abs(learned / true - 1) < 0.25 for true, learned in curve.values())
 
 
 def test_the_readme_shows_what_really_happens() -> None:

@@ -19,6 +19,7 @@ from gradwright.errors import ArgumentError
 from gradwright.stable.writes import write_numbers, write_rows
 
 PAPER = "pytorch#146299, #162242; the writes are written first to see which of them wins"
+SLOWER = "it finds out which write wins"
 GRADIENT = "g at the places where it is the last to write, else 0"
 INPUT_GRADIENT = "g at the places that nothing is written to, else 0"
 
@@ -132,6 +133,7 @@ def _ordinary_index_put() -> tuple[Any, ...]:
     elementwise=False,
     replaces=torch.scatter,
     ordinary=_ordinary_scatter,
+    slower=SLOWER,
     paper=PAPER,
 )
 def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor | float) -> Tensor:
@@ -191,6 +193,7 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor | float) -> Tens
     elementwise=False,
     replaces=torch.index_copy,
     ordinary=_ordinary_rows,
+    slower=SLOWER,
     paper=PAPER,
 )
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
@@ -231,6 +234,7 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
     elementwise=False,
     replaces=torch.index_put,
     ordinary=_ordinary_index_put,
+    slower=SLOWER,
     paper=PAPER,
 )
 def index_put(input: Tensor, indices: Sequence[Tensor], values: Tensor, accumulate: bool = False) -> Tensor:
