@@ -42,7 +42,8 @@ def plain_call(case: Case) -> PlainCall:
     constants = [None if isinstance(leaf, Tensor) else leaf for leaf in template]
     kind = subject.kind
     # Without containers and keywords the call needs no pytrees, whose tracing costs more than that of most subjects.
-    bare = [a.origin for a in case.arguments] == ["positional"] * len(template)
+    # A container of one is one leaf as well, and none itself.
+    bare = all(a.origin == "positional" and _leaf(a.value) for a in case.arguments)
     function = target.apply if kind == "Function" else target
 
     def bare_run(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -76,3 +77,8 @@ def plain_call(case: Case) -> PlainCall:
     tensors = [leaf for leaf in parts(probes)[0] if isinstance(leaf, Tensor)]
     order = [next(i for i, tensor in enumerate(tensors) if tensor is probe) for probe in probes]
     return PlainCall(bare_run if bare else run, arguments, order)
+
+
+def _leaf(value: Any) -> bool:
+    leaves, _ = trees.flatten(value)
+    return len(leaves) == 1 and leaves[0] is value

@@ -30,6 +30,7 @@ def result(target: Any, *inputs: Any, **options: Any) -> ContractResult:
         (NumpySquare, (x(3),)),
         (torch.nn.Linear(3, 2), (torch.randn(2, 3),)),
         (lambda pair, k: pair["a"] * pair["b"] * k, ({"a": x(3), "b": x(3, seed=1)}, 2)),
+        (lambda t, single: t * single[0].sum() * len(single), (x(3), (x(3, seed=1),))),
     ],
 )
 def test_right_ones_pass(target: Any, inputs: tuple[Any, ...]) -> None:
