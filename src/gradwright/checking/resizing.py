@@ -266,7 +266,7 @@ def hangs_together(t: Tensor) -> bool:
     """Tell whether the numbers of a matrix depend on each other, so that it cannot be grown freely."""
     if not (t.is_floating_point() or t.is_complex()) or t.ndim < 2 or t.numel() < 4:
         return False
-    t = t.to(torch.complex128 if t.is_complex() else torch.float64)
+    t = t.to(torch.complex128 if t.is_complex() else torch.float64).nan_to_num(0.0, 0.0, 0.0)
     if t.shape[-1] == t.shape[-2] and t.shape[-1] > 1:
         size = float(t.abs().max())
         for other in (t.mT, t.mH, -t.mT):

@@ -62,8 +62,8 @@ def _masked_examples(dtype: torch.dtype) -> Sequence[Example]:
         Point((torch.exp, x < 1, x), note="overflow left out", extreme=True),
         Point((torch.log, torch.tensor([[True], [False]]), x[:2]), note="a mask that has more dimensions"),
         Point((torch.exp, torch.tensor([True, False]), x[:4].reshape(2, 2)), note="a mask that has fewer"),
-        Point((torch.sqrt, torch.zeros_like(finite), x), note="nothing is selected"),
-        Point((torch.log, finite, x), {"safe": 1.0}, note="a safe point is given"),
+        Point((torch.sqrt, torch.zeros_like(finite), x), note="nothing is selected", extreme=True),
+        Point((torch.log, finite, x), {"safe": 1.0}, note="a safe point is given", extreme=True),
     ]
 
 
@@ -73,8 +73,8 @@ def _where_examples(dtype: torch.dtype) -> Sequence[Example]:
     return [
         Point((x[:5] > 0, torch.sqrt, torch.exp, x[:5]), note="two functions"),
         Point((x < 1, torch.exp, torch.sqrt, x), note="overflow left out", extreme=True),
-        Point((x <= 0, 0.5, torch.log, x), note="a number and a function"),
-        Point((x < 1, torch.exp, 2.0, x), note="a function and a number"),
+        Point((x <= 0, 0.5, torch.log, x), note="a number and a function", extreme=True),
+        Point((x < 1, torch.exp, 2.0, x), note="a function and a number", extreme=True),
     ]
 
 

@@ -668,3 +668,21 @@ def test_who_says_that_a_derivative_does_not_exist_is_not_accused() -> None:
     assert gw.check(Direction, x, only=("shapes",))
     report = gw.check(Fragile, x, only=("shapes",))
     assert "with `x` all zero: backward raises ValueError" in report.findings[0].message
+
+
+def test_a_square_matrix_with_nan_in_it_can_be_examined() -> None:
+    class Kept(Function):
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            ctx.save_for_backward(t)
+            return torch.where(t > 0, t * t, 0.0)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (t,) = ctx.saved_tensors
+            return torch.where(t > 0, 2 * g * t, 0.0)
+
+    t = x(3, 3).detach().clone()
+    t[0, 1], t[1, 1] = torch.nan, -torch.inf
+    found = result(Kept, t)
+    assert found.verdict == "pass", found.message
