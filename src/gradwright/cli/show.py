@@ -163,7 +163,7 @@ def _plots(entry: Entry, columns: int) -> list[str]:
         example = _along(example, given, x)
         try:
             out, grad = _returned(entry.function, example, x)
-        except (ValueError, TypeError, RuntimeError) as error:
+        except (ValueError, TypeError, RuntimeError, IndexError) as error:
             reason = describe_exception(error)
             continue
         if out.shape != x.shape:
