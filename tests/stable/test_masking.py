@@ -252,6 +252,28 @@ def test_the_function_never_sees_what_is_left_out() -> None:
     assert (seen[2] < 5).all()
 
 
+def test_an_infinite_derivative_that_is_selected_stays_where_it_is() -> None:
+    """The substitute is what is held there; nothing of it flows back, to the place it was taken from or to others."""
+    x = double(0.0, -1.0, 4.0)
+    assert gradients(masked(torch.sqrt, x >= 0, x), x) == [[INF, 0.0, 0.25]]
+
+
+def test_the_cost_in_kept_memory_is_one_copy_of_the_arguments() -> None:
+    """Beside what ``f`` keeps: the mask; the substitutes are what ``f`` gets."""
+    kept: set[int] = set()
+
+    def pack(t: Tensor) -> Tensor:
+        kept.add(t.untyped_storage().data_ptr())
+        return t
+
+    x = torch.linspace(-1, 1, 1000, requires_grad=True)
+    mask = x > 0
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        out = masked(torch.log, mask, x)
+    assert out.requires_grad
+    assert len(kept) == 2  # the mask, and the argument of the logarithm
+
+
 # -------------------------------------------------------------------- transforms
 
 
