@@ -137,6 +137,7 @@ def test_a_device_may_let_any_write_win(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_last_write_wins_on_a_cpu_with_threads() -> None:
+    """``torch.index_copy`` and ``torch.put`` share the index among threads, so that any write may win there."""
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -144,15 +145,22 @@ def test_the_last_write_wins_on_a_cpu_with_threads() -> None:
         index = torch.randint(0, 1000, (200_000,))
         s = torch.arange(200_000.0, requires_grad=True)
         last = torch.zeros(1000).scatter_reduce(0, index, s.detach(), "amax")
-        for out in (
-            gw.stable.scatter(torch.zeros(1000), 0, index, s),
-            gw.stable.index_copy(torch.zeros(1000), 0, index, s),
-            gw.stable.index_put(torch.zeros(1000), (index,), s),
-            gw.stable.put(torch.zeros(1000), index, s),
-        ):
-            assert torch.equal(out, last)
-            (slope,) = torch.autograd.grad(out.sum(), s)
-            assert torch.equal(slope.nonzero().flatten(), last.long().sort().values)
+        wide, narrow = torch.arange(600_000.0).reshape(2000, 300).requires_grad_(), index[:2000] % 10
+        last_rows = wide.detach()[[int((narrow == row).nonzero().max()) for row in range(10)]]
+        calls = [
+            (lambda: gw.stable.scatter(torch.zeros(1000), 0, index, s), s, last),
+            (lambda: gw.stable.index_copy(torch.zeros(1000), 0, index, s), s, last),
+            (lambda: gw.stable.index_put(torch.zeros(1000), (index,), s), s, last),
+            (lambda: gw.stable.put(torch.zeros(1000), index, s), s, last),
+            (lambda: gw.stable.index_copy(torch.zeros(10, 300), 0, narrow, wide), wide, last_rows),
+            (lambda: gw.stable.index_put(torch.zeros(10, 300), (narrow,), wide), wide, last_rows),
+        ]
+        for call, leaf, want in calls:
+            for _ in range(5):
+                out = call()
+                assert torch.equal(out, want)
+                (slope,) = torch.autograd.grad(out.sum(), leaf)
+                assert torch.equal(leaf.detach()[slope != 0], want.flatten().sort().values)
     finally:
         torch.set_num_threads(threads)
 

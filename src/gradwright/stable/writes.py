@@ -19,12 +19,16 @@ from gradwright.stable.selecting import keep
 
 def write_numbers(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Return ``input.scatter(dim, index, src)``, for an index and a source of one shape."""
-    return scattered(input, src, dim, index, *_winners(index, dim, input.shape[dim]))
+    winner, kept = _winners(index, dim, input.shape[dim])
+    return scattered(input, src, dim, index, kept, None if _in_order(index) else winner.long())
 
 
 def write_rows(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """Return ``input.index_copy(dim, index, source)``, for an index of one dimension."""
-    return written_rows(input, source, dim, index, *_winners(index, 0, input.shape[dim]))
+    if input.ndim == 1:
+        return write_numbers(input, dim, index, source)
+    winner, kept = _winners(index, 0, input.shape[dim])
+    return written_rows(input, source, dim, index, kept, winner.long())
 
 
 @custom_gradient
@@ -41,8 +45,8 @@ def scattered(input: Tensor, src: Tensor, dim: int, index: Tensor, kept: Tensor,
 @scattered.vjp
 def scattered_vjp(g: Tensor, dim: int, index: Tensor, kept: Tensor, needs: dict[str, bool]) -> dict[str, Tensor | None]:
     return {
-        "input": g.scatter(dim, index, 0.0) if needs["input"] else None,
-        "src": keep(g.gather(dim, index), kept) if needs["src"] else None,
+        "input": _cleared(g, dim, index) if needs["input"] else None,
+        "src": keep(_read(g, dim, index), kept) if needs["src"] else None,
     }
 
 
@@ -51,22 +55,22 @@ def scattered_jvp(t: dict[str, Tensor | None], input: Tensor, dim: int, index: T
     moved, written = t["input"], t["src"]
     moved = torch.zeros_like(input) if moved is None else moved
     if written is None:
-        return moved.scatter(dim, index, 0.0)
+        return _cleared(moved, dim, index)
     return moved.scatter(dim, index, _numbers(written, dim, winner))
 
 
 def _numbers(src: Tensor, dim: int, winner: Tensor | None) -> Tensor:
-    return src if winner is None else src.gather(dim, winner)
+    return src if winner is None else _read(src, dim, winner)
 
 
 @custom_gradient
-def written_rows(input: Tensor, source: Tensor, dim: int, index: Tensor, kept: Tensor, winner: Tensor | None) -> Tensor:
-    """Write slices.
+def written_rows(input: Tensor, source: Tensor, dim: int, index: Tensor, kept: Tensor, winner: Tensor) -> Tensor:
+    """Write slices, each time those of the winner.
 
     Arguments:
         index, kept, winner: of one dimension, as long as ``source`` is in ``dim``; as in :func:`scattered`.
     """
-    return input.index_copy(dim, index, _slices(source, dim, winner))
+    return input.index_copy(dim, index, source.index_select(dim, winner))
 
 
 @written_rows.vjp
@@ -83,33 +87,40 @@ def written_rows_vjp(
 
 
 @written_rows.jvp
-def written_rows_jvp(
-    t: dict[str, Tensor | None], input: Tensor, dim: int, index: Tensor, winner: Tensor | None
-) -> Tensor:
+def written_rows_jvp(t: dict[str, Tensor | None], input: Tensor, dim: int, index: Tensor, winner: Tensor) -> Tensor:
     moved, written = t["input"], t["source"]
     moved = torch.zeros_like(input) if moved is None else moved
     if written is None:
         return moved.index_fill(dim, index, 0.0)
-    return moved.index_copy(dim, index, _slices(written, dim, winner))
+    return moved.index_copy(dim, index, written.index_select(dim, winner))
 
 
-def _slices(source: Tensor, dim: int, winner: Tensor | None) -> Tensor:
-    return source if winner is None else source.index_select(dim, winner)
+def _read(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    return x.index_select(0, index) if x.ndim == 1 else x.gather(dim, index)  # it takes a quarter of the time
 
 
-def _winners(index: Tensor, dim: int, size: int) -> tuple[Tensor, Tensor | None]:
-    """Return for each write whether it wins, and the number, along ``dim``, of the one that does.
+def _cleared(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    return x.index_fill(0, index, 0.0) if x.ndim == 1 else x.scatter(dim, index, 0.0)
 
-    The kernels for CPUs go along ``dim`` in order, with one thread for each line: the last one wins, and None is
-    returned for the numbers.
+
+def _in_order(index: Tensor) -> bool:
+    """Tell whether ``scatter`` writes in order, so that the last one wins.
+
+    Its kernel for CPUs does: one thread goes along ``dim`` for each line. That of ``index_copy`` shares the index among
+    threads, and what compilers and other devices do is theirs.
     """
+    return index.device.type == "cpu" and not torch_compat.is_recording()
+
+
+def _winners(index: Tensor, dim: int, size: int) -> tuple[Tensor, Tensor]:
+    """Return for each write the number, along ``dim``, of the one that wins at its place, and whether that is it."""
     dim = dim % index.ndim
     length = index.shape[dim]
-    in_order = index.device.type == "cpu" and not torch_compat.is_recording()
-    short = torch.int16 if length <= torch.iinfo(torch.int16).max else torch.int32
+    # The shortest integers that can count the writes: reading and writing them takes most of the time.
+    dtype = torch.int16 if length <= torch.iinfo(torch.int16).max else torch.int32
     shape = [length if d == dim else 1 for d in range(index.ndim)]
-    own = torch.arange(length, device=index.device, dtype=short if in_order else torch.int64)
-    own = own.reshape(shape).expand(index.shape)
+    own = torch.arange(length, device=index.device, dtype=dtype).reshape(shape).expand(index.shape)
     places = [size if d == dim else n for d, n in enumerate(index.shape)]
-    winner = own.new_empty(places).scatter(dim, index, own).gather(dim, index)  # reads only what was written
-    return winner == own, None if in_order else winner
+    winner = own.new_empty(places).scatter(dim, index, own)
+    winner = _read(winner, dim, index)  # only what was written
+    return winner, winner == own
