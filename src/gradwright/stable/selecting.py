@@ -87,7 +87,9 @@ def picked_bits_jvp(t: dict[str, Tensor | None], mask: Tensor) -> Tensor:
 def _by_bits(x: Tensor) -> bool:
     """Tell whether bits are combined. Elsewhere the kernel of ``where`` does not branch, or is made by a compiler."""
     known = type(x) in (Tensor, torch.nn.Parameter) and x.dtype in _BITS and x.device.type == "cpu"
-    return known and not torch_compat.is_recording() and torch_compat.may_be_retyped(x)
+    return (
+        known and not torch_compat.may_be_batched(x) and not torch_compat.is_recording() and torch_compat.has_memory(x)
+    )
 
 
 def _bits(x: Tensor) -> Tensor:

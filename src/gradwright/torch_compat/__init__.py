@@ -388,15 +388,6 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return not tensor.is_meta and not tensor._is_zerotensor()
 
 
-def may_be_retyped(tensor: torch.Tensor) -> bool:
-    """Tell whether ``tensor.view(dtype)`` reads its bits: not where there are none, nor for batches of gradients.
-
-    ``torch.autograd.grad(is_grads_batched=True)`` has an older kind of batched tensor, which knows no such view.
-    """
-    old = getattr(_functorch, "is_legacy_batchedtensor", None)
-    return has_memory(tensor) and not (old is not None and old(tensor))
-
-
 def watch_operations(look: Callable[[Any, Any], None]) -> AbstractContextManager[Any]:
     """Call ``look(operation, result)`` for every operation that is really run within the block.
 
