@@ -87,7 +87,7 @@ def errors(
     if orders < 1:
         return
     first = torch.autograd.grad(
-        out, list(leaves.values()), g, create_graph=orders > 1, retain_graph=True, materialize_grads=True
+        out, list(leaves.values()), g, create_graph=orders > 1, retain_graph=orders > 1, materialize_grads=True
     )
     for name, grad in zip(leaves, first):
         yield worst(f"first {name}", grad.detach(), want.first[name], entry.measure, bar, point.scale)
