@@ -26,7 +26,13 @@ except ModuleNotFoundError as error:
 from torch.autograd import forward_ad
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
+from gradwright.torch_compat.batches import any_batched as any_batched
+from gradwright.torch_compat.batches import batched_like as batched_like
+from gradwright.torch_compat.batches import functorch as _functorch
 from gradwright.torch_compat.batches import may_be_batched as may_be_batched
+from gradwright.torch_compat.batches import transforms_active as transforms_active
+from gradwright.torch_compat.batches import under_vmap as under_vmap
+from gradwright.torch_compat.batches import unwrap_dead as unwrap_dead
 from gradwright.torch_compat.operators import is_operator as is_operator
 from gradwright.torch_compat.operators import operator_name as operator_name
 from gradwright.torch_compat.operators import operator_overload as operator_overload
@@ -34,32 +40,6 @@ from gradwright.torch_compat.operators import operator_schema as operator_schema
 from gradwright.torch_compat.operators import operator_source as operator_source
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-transforms_active: Callable[[], bool]
-"""Tell whether a transform of ``torch.func`` (grad, vmap, jvp, ...) is running; without the probe: always."""
-try:
-    from torch._C import _are_functorch_transforms_active as transforms_active
-except ImportError:  # pragma: no cover - depends on the torch version
-
-    def transforms_active() -> bool:
-        """Tell whether a transform is running; not known in this version, so perhaps."""
-        return True
-
-
-unwrap_dead: Callable[[Any], Any]
-"""Take off a tensor what a transform that has ended left around it, as every operation of torch does."""
-_functorch: Any
-try:
-    _functorch = importlib.import_module("torch._C._functorch")
-    unwrap_dead = _functorch.unwrap_if_dead
-except (ImportError, AttributeError):  # pragma: no cover - depends on the torch version
-    _functorch = None
-
-    def _as_it_is(tensor: Any) -> Any:
-        return tensor
-
-    unwrap_dead = _as_it_is
-
 
 any_autocast: Callable[[], bool]
 """Tell whether autocast is on for some device; without the probe: perhaps, so look closer."""
@@ -129,42 +109,12 @@ def tracked(tensor: torch.Tensor) -> bool:
     return forward_mode_on() and (tensor.layout != torch.strided or forward_ad.unpack_dual(tensor).tangent is not None)
 
 
-def any_batched(tensors: Sequence[torch.Tensor]) -> bool:
-    """Tell whether ``vmap`` is around some tensor."""
-    return _functorch is not None and any(_functorch.is_batchedtensor(tensor) for tensor in tensors)
-
-
-def under_vmap(tensor: torch.Tensor) -> bool:
-    """Tell whether ``vmap`` is around a tensor at any level, so that its values cannot be looked at."""
-    while _functorch is not None and _functorch.is_functorch_wrapped_tensor(tensor):
-        if _functorch.is_batchedtensor(tensor):
-            return True
-        tensor = _functorch.get_unwrapped(tensor)
-    return False
-
-
 def in_graph(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor has a graph at the level where it is, looking through ``vmap``, which does not tell."""
     tensor = unwrap_dead(tensor)
     while _functorch is not None and _functorch.is_batchedtensor(tensor):
         tensor = unwrap_dead(_functorch.get_unwrapped(tensor))
     return tensor.requires_grad
-
-
-def batched_like(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Give tensors without a batch the batch that one of ``others`` has at the innermost level of ``vmap``."""
-    if _functorch is None or not hasattr(_functorch, "maybe_current_level"):
-        return list(tensors)  # pragma: no cover - depends on the torch version
-    level = _functorch.maybe_current_level()
-
-    def batched(tensor: torch.Tensor) -> bool:
-        return bool(_functorch.is_batchedtensor(tensor)) and _functorch.maybe_get_level(tensor) == level
-
-    source = next((t for t in others if batched(t)), None)
-    if source is None:
-        return list(tensors)
-    size = _functorch.get_unwrapped(source).shape[_functorch.maybe_get_bdim(source)]
-    return [t if batched(t) else _functorch._add_batch_dim(t.expand(size, *t.shape).clone(), 0, level) for t in tensors]
 
 
 def may_move(tensor: torch.Tensor) -> bool:

@@ -1,19 +1,67 @@
-"""Whether a tensor may be a batch in the eyes of another one."""
+"""The transforms of ``torch.func``: whether one is running, and whether a tensor is a batch."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-_active: Callable[[], bool] | None
-_is_batched: Callable[[torch.Tensor], bool] | None
+transforms_active: Callable[[], bool]
+"""Tell whether a transform of ``torch.func`` (grad, vmap, jvp, ...) is running; without the probe: always."""
 try:
-    _active = importlib.import_module("torch._C")._are_functorch_transforms_active
-    _is_batched = importlib.import_module("torch._C._functorch").is_legacy_batchedtensor
+    from torch._C import _are_functorch_transforms_active as transforms_active
+except ImportError:  # pragma: no cover - depends on the torch version
+
+    def transforms_active() -> bool:
+        """Tell whether a transform is running; not known in this version, so perhaps."""
+        return True
+
+
+unwrap_dead: Callable[[Any], Any]
+"""Take off a tensor what a transform that has ended left around it, as every operation of torch does."""
+functorch: Any
+try:
+    functorch = importlib.import_module("torch._C._functorch")
+    unwrap_dead = functorch.unwrap_if_dead
 except (ImportError, AttributeError):  # pragma: no cover - depends on the torch version
-    _active = _is_batched = None
+    functorch = None
+
+    def _as_it_is(tensor: Any) -> Any:
+        return tensor
+
+    unwrap_dead = _as_it_is
+
+
+def any_batched(tensors: Sequence[torch.Tensor]) -> bool:
+    """Tell whether ``vmap`` is around some tensor."""
+    return functorch is not None and any(functorch.is_batchedtensor(tensor) for tensor in tensors)
+
+
+def under_vmap(tensor: torch.Tensor) -> bool:
+    """Tell whether ``vmap`` is around a tensor at any level, so that its values cannot be looked at."""
+    while functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return False
+
+
+def batched_like(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Give tensors without a batch the batch that one of ``others`` has at the innermost level of ``vmap``."""
+    if functorch is None or not hasattr(functorch, "maybe_current_level"):
+        return list(tensors)  # pragma: no cover - depends on the torch version
+    level = functorch.maybe_current_level()
+
+    def batched(tensor: torch.Tensor) -> bool:
+        return bool(functorch.is_batchedtensor(tensor)) and functorch.maybe_get_level(tensor) == level
+
+    source = next((t for t in others if batched(t)), None)
+    if source is None:
+        return list(tensors)
+    size = functorch.get_unwrapped(source).shape[functorch.maybe_get_bdim(source)]
+    return [t if batched(t) else functorch._add_batch_dim(t.expand(size, *t.shape).clone(), 0, level) for t in tensors]
 
 
 def may_be_batched(tensor: torch.Tensor) -> bool:
@@ -21,6 +69,6 @@ def may_be_batched(tensor: torch.Tensor) -> bool:
 
     It may where that cannot be told: while torch.compile traces, and in a version of torch without the probes.
     """
-    if torch.compiler.is_compiling() or _active is None or _is_batched is None:
+    if torch.compiler.is_compiling() or not hasattr(functorch, "is_legacy_batchedtensor"):
         return True
-    return _active() or _is_batched(tensor)
+    return transforms_active() or bool(functorch.is_legacy_batchedtensor(tensor))

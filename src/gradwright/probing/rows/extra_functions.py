@@ -10,7 +10,7 @@ from mpmath import mp
 from torch import Tensor, distributions
 
 from gradwright.probing.row import Probe, looked_up
-from gradwright.torch_compat.internals import dirichlet_grad
+from gradwright.torch_compat.kernels import dirichlet_grad
 
 X = 2.3
 U = 0.3

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradwright.probing.row import Probe
-from gradwright.torch_compat.internals import weight_norm
+from gradwright.torch_compat.kernels import weight_norm
 
 HALF = torch.float16
 SINGLE = torch.float32

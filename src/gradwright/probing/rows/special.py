@@ -9,7 +9,7 @@ from mpmath import mp
 from torch import Tensor, distributions
 
 from gradwright.probing.row import Probe, looked_up
-from gradwright.torch_compat.internals import standard_gamma_grad
+from gradwright.torch_compat.kernels import standard_gamma_grad
 
 X = 2.3
 
