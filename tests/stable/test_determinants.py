@@ -199,7 +199,7 @@ def test_bad_arguments_are_refused(function: Callable[[Tensor], Tensor]) -> None
     name = function.__name__
     with pytest.raises(ArgumentError, match=rf"{name}: A has shape \(2, 3\); expected \(..., n, n\)"):
         function(torch.ones(2, 3))
-    with pytest.raises(ArgumentError, match=f"{name}: A is a tensor of torch.int64"):
+    with pytest.raises(ArgumentError, match=f"{name}: A has dtype torch.int64"):
         function(torch.ones(2, 2, dtype=torch.int64))
 
 

@@ -325,7 +325,7 @@ def test_what_rounding_makes_of_zero_is_zero(dtype: torch.dtype) -> None:
         (
             torch.ones(2, 2, dtype=torch.int64),
             ArgumentError,
-            "sqrtm: A is a tensor of torch.int64; expected a tensor of",
+            "sqrtm: A has dtype torch.int64; expected float32",
         ),
         ([[1.0]], ArgumentError, "sqrtm: A is a list; expected a tensor"),
         (torch.ones(3), ArgumentError, r"sqrtm: A has shape \(3,\); expected \(..., n, n\)"),

@@ -22,7 +22,8 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import ArgumentError
-from gradwright.stable.linear_algebra import check_matrix, from_array, reciprocal, to_array
+from gradwright.stable.linear_algebra import from_array, reciprocal, to_array
+from gradwright.stable.matrices import check_matrix
 from gradwright.stable.polar import factor, factors, unique
 
 

@@ -19,7 +19,7 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF, Point, exact, relative
 from gradwright.stable.left_out_products import bent_adjugate, moved_adjugate, without_one
-from gradwright.stable.matrices import square
+from gradwright.stable.matrices import check_matrix
 
 BARS = relative(1e-12, 1e-5, *HALF)
 
@@ -114,7 +114,7 @@ def det(A: Tensor) -> Tensor:
         (tensor([[ 4., -2.],
                 [-2.,  1.]]),)
     """
-    square("det", A)
+    check_matrix("det", "A", A, square=True)
     return _det(_wide(A)).to(A.dtype)
 
 
@@ -164,7 +164,7 @@ def adjugate(A: Tensor) -> Tensor:
         tensor([[ 4., -2.],
                 [-3.,  1.]])
     """
-    square("adjugate", A)
+    check_matrix("adjugate", "A", A, square=True)
     wide = _wide(A)
     if A.shape[-1] in (2, 3):
         return _cofactors(wide).to(A.dtype)
@@ -239,7 +239,7 @@ def slogdet(A: Tensor) -> SlogDet:
                 [[0., 0.],
                  [0., 0.]]]),)
     """
-    square("slogdet", A)
+    check_matrix("slogdet", "A", A, square=True)
     sign, logabsdet = _slogdet(_wide(A))
     return SlogDet(sign.to(A.dtype), logabsdet.to(A.dtype) if A.dtype in HALF else logabsdet)
 

@@ -40,7 +40,6 @@ from gradwright.stable.gauges import (
     turned,
 )
 from gradwright.stable.linear_algebra import (
-    check_matrix,
     complex_of,
     each,
     from_array,
@@ -50,6 +49,7 @@ from gradwright.stable.linear_algebra import (
     skew_part,
     to_array,
 )
+from gradwright.stable.matrices import check_matrix, hermitian
 
 
 class Eigh(NamedTuple):
@@ -122,6 +122,7 @@ def eigh(A: Tensor, *, gap: Gap = "raise", eta: float | None = None) -> Eigh:
                 [0., 1.]], dtype=torch.float64)
     """
     check_matrix("eigh", "A", A, square=True)
+    hermitian("eigh", A)
     check_gap("eigh", gap, eta)
     return Eigh(*_eigh(A, gap=gap, eta=eta))
 

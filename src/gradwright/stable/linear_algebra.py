@@ -1,4 +1,4 @@
-"""What functions of matrices share: their arguments, and how a derivative that does not exist is refused.
+"""What decompositions share: parts of matrices, and how a derivative that does not exist is refused.
 
 Their values are those of LAPACK, also where they are not unique. A derivative that does not exist is never replaced by
 another one: :func:`refuse` raises where the numbers can be looked at, which is everywhere but in recorded code
@@ -16,45 +16,7 @@ import torch
 from torch import Tensor
 
 from gradwright import torch_compat
-from gradwright.errors import ArgumentError, OptionError, UndefinedGradientError
-
-_DTYPES = (torch.float64, torch.float32, torch.complex128, torch.complex64)
-
-
-def check_matrix(name: str, argument: str, x: Any, *, square: bool = False) -> None:
-    """Refuse what is no matrix, or batch of matrices, of a dtype that LAPACK knows.
-
-    Raises:
-        ArgumentError: it is something else.
-    """
-    if not isinstance(x, Tensor):
-        raise ArgumentError(f"{name}: {argument} is a {type(x).__name__}; expected a tensor; convert it.")
-    if x.dtype not in _DTYPES:
-        raise ArgumentError(
-            f"{name}: {argument} has dtype {x.dtype}; expected float32, float64, complex64 or complex128, since there "
-            f"are no decompositions in others; cast it, for example {argument}.float()."
-        )
-    if x.ndim < 2:
-        raise ArgumentError(
-            f"{name}: {argument} has shape {tuple(x.shape)}; expected (..., rows, columns); give it two dimensions."
-        )
-    if square and x.shape[-2] != x.shape[-1]:
-        raise ArgumentError(
-            f"{name}: {argument} has shape {tuple(x.shape)}; expected (..., n, n); give it as many rows as columns."
-        )
-
-
-def check_rank(name: str, rank: Any, most: int) -> None:
-    """Refuse a number of vectors that there are not.
-
-    Raises:
-        OptionError: it is no whole number from 1 to ``most``.
-    """
-    if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= most:
-        raise OptionError(
-            f"{name}: rank is {rank!r}; expected a whole number from 1 to {most}, the smaller side of the matrix; "
-            "choose how many vectors to keep."
-        )
+from gradwright.errors import UndefinedGradientError
 
 
 def hermitian_part(x: Tensor) -> Tensor:

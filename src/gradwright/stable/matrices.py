@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from gradwright import torch_compat
-from gradwright.errors import ArgumentError, DomainError
+from gradwright.errors import ArgumentError, DomainError, OptionError
 
 ASYMMETRY = 0.1
 """The largest difference between an entry and its mirror image, in units of the largest entry, that is averaged."""
+_DTYPES = (torch.float64, torch.float32, torch.complex128, torch.complex64)
 
 
-def square(name: str, A: object) -> None:
-    """Refuse what is no tensor of square matrices of floating-point or complex numbers.
+def check_matrix(name: str, argument: str, x: Any, *, square: bool = False) -> None:
+    """Refuse what is no matrix, or batch of matrices, of a dtype that LAPACK knows.
 
     Raises:
-        ArgumentError: it is none.
+        ArgumentError: it is something else.
     """
-    if not isinstance(A, Tensor) or not (A.is_floating_point() or A.is_complex()):
-        found = f"a tensor of {A.dtype}" if isinstance(A, Tensor) else f"a {type(A).__name__}"
+    if not isinstance(x, Tensor):
+        raise ArgumentError(f"{name}: {argument} is a {type(x).__name__}; expected a tensor; convert it.")
+    if x.dtype not in _DTYPES:
         raise ArgumentError(
-            f"{name}: A is {found}; expected a tensor of floating-point or complex numbers; convert it, for example "
-            "with A.double()."
+            f"{name}: {argument} has dtype {x.dtype}; expected float32, float64, complex64 or complex128, since there "
+            f"are no decompositions in others; cast it, for example {argument}.float()."
         )
-    if A.dim() < 2 or A.shape[-1] != A.shape[-2]:
+    if x.ndim < 2:
         raise ArgumentError(
-            f"{name}: A has shape {tuple(A.shape)}; expected (..., n, n), square matrices in the last two dimensions; "
-            "reshape it."
+            f"{name}: {argument} has shape {tuple(x.shape)}; expected (..., rows, columns); give it two dimensions."
+        )
+    if square and x.shape[-2] != x.shape[-1]:
+        raise ArgumentError(
+            f"{name}: {argument} has shape {tuple(x.shape)}; expected (..., n, n); give it as many rows as columns."
+        )
+
+
+def check_rank(name: str, rank: Any, most: int) -> None:
+    """Refuse a number of vectors that there are not.
+
+    Raises:
+        OptionError: it is no whole number from 1 to ``most``.
+    """
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= most:
+        raise OptionError(
+            f"{name}: rank is {rank!r}; expected a whole number from 1 to {most}, the smaller side of the matrix; "
+            "choose how many vectors to keep."
         )
 
 

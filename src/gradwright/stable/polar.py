@@ -23,7 +23,6 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import unknown_choice
 from gradwright.stable.linear_algebra import (
-    check_matrix,
     complex_of,
     each,
     from_array,
@@ -35,6 +34,7 @@ from gradwright.stable.linear_algebra import (
     resolution,
     to_array,
 )
+from gradwright.stable.matrices import check_matrix
 
 
 class Polar(NamedTuple):

@@ -39,8 +39,6 @@ from gradwright.stable.gauges import (
 )
 from gradwright.stable.linear_algebra import (
     anywhere,
-    check_matrix,
-    check_rank,
     complex_of,
     each,
     from_array,
@@ -51,6 +49,7 @@ from gradwright.stable.linear_algebra import (
     skew_part,
     to_array,
 )
+from gradwright.stable.matrices import check_matrix, check_rank
 
 
 class Svd(NamedTuple):

@@ -31,7 +31,7 @@ from gradwright.authoring.exact import HALF, Point, exact, relative
 from gradwright.errors import ArgumentError
 from gradwright.stable.given import Derived, Given
 from gradwright.stable.hermitian import Spectrum, decomposed, function_of
-from gradwright.stable.matrices import hermitian, square
+from gradwright.stable.matrices import check_matrix, hermitian
 from gradwright.stable.spectra import Exp, InverseSqrt, Log, Power, Sqrt
 
 BARS = relative(1e-12, 1e-5, *HALF)
@@ -40,7 +40,7 @@ ROOT, INVERSE_ROOT, LOGARITHM, EXPONENTIAL = Sqrt(), InverseSqrt(), Log(), Exp()
 
 
 def _spectral(name: str, A: Tensor, f: Spectrum) -> Tensor:
-    square(name, A)
+    check_matrix(name, "A", A, square=True)
     hermitian(name, A)
     wide = A.float() if A.dtype in HALF else A
     x, V = decomposed(name, wide, f)
@@ -359,7 +359,7 @@ def matrix_function(
         (tensor([[0.5000, 0.5000],
                 [0.5000, 0.5000]]),)
     """
-    square("matrix_function", A)
+    check_matrix("matrix_function", "A", A, square=True)
     hermitian("matrix_function", A)
     wide = A.float() if A.dtype in HALF else A
     spectrum = Derived(f, derivative) if divided_difference is None else Given(f, divided_difference)

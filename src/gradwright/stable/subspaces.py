@@ -28,8 +28,6 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import unknown_choice
 from gradwright.stable.linear_algebra import (
-    check_matrix,
-    check_rank,
     complex_of,
     each,
     from_array,
@@ -42,6 +40,7 @@ from gradwright.stable.linear_algebra import (
     resolution,
     to_array,
 )
+from gradwright.stable.matrices import check_matrix, check_rank, hermitian
 
 
 def _projector_examples(dtype: torch.dtype) -> Sequence[Example]:
@@ -124,6 +123,7 @@ def projector(A: Tensor, rank: int, *, which: Literal["largest", "smallest"] = "
                 [0.5000, 0.0000, 0.0000]])
     """
     check_matrix("projector", "A", A, square=True)
+    hermitian("projector", A)
     check_rank("projector", rank, A.shape[-1])
     if which not in ("largest", "smallest"):
         raise unknown_choice("projector: which", which, ("largest", "smallest"))
