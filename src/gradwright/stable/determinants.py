@@ -48,9 +48,9 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
         Point((_of_rank([1.5, 1.0, 1.0, 0.75], dtype),), note="rank n, repeated", scale=1.0),
         Point((torch.tensor(rows, dtype=dtype) / 2,), note="rank n - 1", scale=1.0),
         Point((_of_rank([1.0, 0.75, 0.5, 0.0], dtype),), note="rank n - 1, rounded", scale=1.0),
-        Point((_of_rank([1.0, 0.75, 0.0, 0.0], dtype),), note="rank n - 2, rounded", scale=1.0),
+        Point((_of_rank([1.0, 0.75, 0.0, 0.0], dtype),), note="rank n - 2, rounded", scale=1.0, extreme=True),
         Point((torch.ones(3, 3, dtype=dtype),), note="rank n - 2 of order 3", scale=1.0),
-        Point((torch.zeros(4, 4, dtype=dtype),), note="rank 0", scale=1.0),
+        Point((torch.zeros(4, 4, dtype=dtype),), note="rank 0", scale=1.0, extreme=True),
         Point((torch.zeros(2, 2, dtype=dtype),), note="rank 0 of order 2", scale=1.0),
         Point((_of_rank([1.0, 0.0, 0.0, 0.0], complex_dtype)[:2, :2],), note="complex", scale=1.0),
     ]
