@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import gradwright as gw
-from gradwright.errors import ArgumentError, OptionError, UndefinedGradientError
+from gradwright.errors import ArgumentError, DomainError, OptionError, UndefinedGradientError
 from gradwright.stable.gauges import clusters
 from gradwright.stable.linear_algebra import planted_hermitian
 from tests.stable.test_polar import normal
@@ -33,12 +33,23 @@ def paired(n: int, seed: int, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(4, 4), (2, 5, 5), (1, 1), (0, 3, 3), (0, 0)])
 def test_values_and_vectors_are_what_they_should_be(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    for a in (normal(*shape, dtype=dtype), torch.eye(shape[-1], dtype=dtype).expand(shape)):
+    x = normal(*shape, dtype=dtype)
+    for a in (x + x.mH, torch.eye(shape[-1], dtype=dtype).expand(shape)):
         w, v = gw.stable.eigh(a)
-        torch.testing.assert_close(v * w[..., None, :].to(v.dtype) @ v.mH, (a + a.mH) / 2)
+        torch.testing.assert_close(v * w[..., None, :].to(v.dtype) @ v.mH, a)
         torch.testing.assert_close(v.mH @ v, torch.eye(shape[-1], dtype=dtype).expand(shape))
-        torch.testing.assert_close(w, torch.linalg.eigvalsh((a + a.mH) / 2))
+        torch.testing.assert_close(w, torch.linalg.eigvalsh(a))
         assert slope(lambda x: gw.stable.eigh(x).eigenvalues.sum(), a).shape == a.shape
+
+
+@pytest.mark.parametrize("function", [gw.stable.eigh, lambda a: gw.stable.projector(a, 1)], ids=["eigh", "projector"])
+def test_what_is_clearly_not_symmetric_is_refused_and_rounding_is_not(function: Any) -> None:
+    a = torch.tensor([[2.0, 1.0], [1.0, -1.0]])
+    function(a + torch.tensor([[0.0, 1e-3], [0.0, 0.0]]))
+    with pytest.raises(
+        DomainError, match=r"A is not symmetric: an entry differs from its mirror image by 0.5 of the larg"
+    ):
+        function(a + torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
 
 
 def test_where_eigenvalues_differ_vectors_are_those_of_pytorch() -> None:
