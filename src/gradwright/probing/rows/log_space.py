@@ -138,6 +138,8 @@ PROBES = (
         at=(0.0,),
         call=_bernoulli_kl,
         right=lambda p: -mp.inf,
+        remedy="bernoulli_kl",
+        remedied=lambda f, p: f(p, torch.full_like(p, 0.5)),
     ),
     Probe(
         id="41",
