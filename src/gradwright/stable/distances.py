@@ -286,7 +286,9 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
             f"cdist: the batches of x1 {tuple(x1.shape)} and x2 {tuple(x2.shape)} do not fit; expected dimensions "
             "before the last two that broadcast; insert ones."
         ) from None
-    return _distances(x1.expand(*batch, *x1.shape[-2:]), x2.expand(*batch, *x2.shape[-2:]), float(p))
+    # Only where it is needed: under torch.compile, forward mode of a view of the whole raises (torch 2.13).
+    a, b = (x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:]) for x in (x1, x2))
+    return _distances(a, b, float(p))
 
 
 def _pdist_examples(dtype: torch.dtype) -> Sequence[Example]:
