@@ -40,7 +40,7 @@ def scaled(own: Tensor, weight: Tensor) -> Tensor:
 
 
 def common_dtype(x: Tensor, y: Tensor) -> torch.dtype:
-    """Return ``torch.result_type(x, y)`` of floating-point tensors, which torch.compile does not record (torch 2.13)."""
+    """Return ``torch.result_type(x, y)`` of floating-point tensors; that one torch.compile does not record."""
     if (x.dim() == 0) == (y.dim() == 0):
         return torch.promote_types(x.dtype, y.dtype)
     return y.dtype if x.dim() == 0 else x.dtype
