@@ -94,7 +94,8 @@ def first_share(x: Tensor, y: Tensor) -> Tensor:
 
 @first_share.vjp
 def first_share_vjp(g: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    slope = torch.where(x.isinf(), 0.0, logistic_slope(g, _gap(x, y, 0.0)))
+    # At the size of the gap, so that both shares move by exactly the same: their sum does not move.
+    slope = torch.where(x.isinf(), 0.0, logistic_slope(g, _gap(x, y, 0.0).abs()))
     return {"x": slope, "y": -slope}
 
 
