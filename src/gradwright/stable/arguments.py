@@ -37,3 +37,10 @@ def scaled(own: Tensor, weight: Tensor) -> Tensor:
     Under ``vmap`` ``weight`` may be a batch that ``own`` is not, and has no room for.
     """
     return own * weight if torch_compat.may_be_batched(weight) else own.mul_(weight)
+
+
+def common_dtype(x: Tensor, y: Tensor) -> torch.dtype:
+    """Return ``torch.result_type(x, y)`` of floating-point tensors; that one torch.compile does not record."""
+    if (x.dim() == 0) == (y.dim() == 0):
+        return torch.promote_types(x.dtype, y.dtype)
+    return y.dtype if x.dim() == 0 else x.dtype

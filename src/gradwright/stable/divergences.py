@@ -19,7 +19,7 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import ArgumentError
-from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.arguments import common_dtype, require_floating, widened
 from gradwright.stable.logistic import sigmoid
 from gradwright.stable.rows import by_rows, seen_within
 from gradwright.stable.softmaxes import log_shares, share_slope, shares
@@ -220,7 +220,7 @@ def row_divergence(x: Tensor, y: Tensor, dim: int) -> Tensor:
         d = torch.where(p > 0, d, 0.0)
         terms = torch.where((p > 0) & (d.abs() < 0.5), p * _expm1_minus(d), (b.exp() - p) - p * d)
         out = terms.sum(dim, keepdim=True)
-    return out.to(torch.result_type(x, y))
+    return out.to(common_dtype(x, y))
 
 
 def _expm1_minus(d: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ def share_difference(x: Tensor, y: Tensor, dim: int) -> Tensor:
     """Return ``softmax(x) - softmax(y)``, with all digits where they are nearly equal."""
     a, b = log_shares(widened(x), dim), log_shares(widened(y), dim)
     d = torch.where(a == b, 0.0, a - b)
-    return (torch.maximum(a, b).exp() * -kernels.expm1(-d.abs()) * d.sign()).to(torch.result_type(x, y))
+    return (torch.maximum(a, b).exp() * -kernels.expm1(-d.abs()) * d.sign()).to(common_dtype(x, y))
 
 
 @share_difference.vjp
@@ -329,7 +329,7 @@ def mean_divergence(log_p: Tensor, log_q: Tensor, dim: int) -> Tensor:
         w = (-d).exp()
         far = math.log(2.0) - w.log1p() - d * w / (1 + w)
         out = ((p + q) * torch.where(s < 1, near, far)).sum(dim, keepdim=True)
-    return (0.5 * out).to(torch.result_type(log_p, log_q))
+    return (0.5 * out).to(common_dtype(log_p, log_q))
 
 
 @mean_divergence.vjp

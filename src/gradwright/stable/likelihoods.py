@@ -16,7 +16,7 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example, around, grid
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative, whole_range
-from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.arguments import common_dtype, require_floating, widened
 from gradwright.stable.rows import pairs, seen_within
 from gradwright.stable.xlogs import over
 
@@ -81,7 +81,7 @@ def poisson_nll(rate: Tensor, target: Tensor) -> Tensor:
     out = wide - target * wide.log()
     if not seen_within(out, -INF, INF):
         out = wide - torch.xlogy(target, wide)
-    return out.to(torch.result_type(rate, target))
+    return out.to(common_dtype(rate, target))
 
 
 @poisson_nll.vjp
@@ -99,7 +99,7 @@ def excess_ratio(rate: Tensor, target: Tensor) -> Tensor:
     out = (wide - target).div_(wide)
     if not seen_within(out, -INF, INF):
         out = torch.where(target == 0, 1.0, out)
-    return out.to(torch.result_type(rate, target))
+    return out.to(common_dtype(rate, target))
 
 
 @excess_ratio.vjp
@@ -183,7 +183,7 @@ def bernoulli_kl(p: Tensor, q: Tensor) -> Tensor:
     require_floating("bernoulli_kl", p=p, q=q)
     wide_p, wide_q = widened(p), widened(q)
     gap = wide_q - wide_p
-    return (_deviance(wide_p, wide_q, gap) + _deviance(1 - wide_p, 1 - wide_q, -gap)).to(torch.result_type(p, q))
+    return (_deviance(wide_p, wide_q, gap) + _deviance(1 - wide_p, 1 - wide_q, -gap)).to(common_dtype(p, q))
 
 
 def _deviance(p: Tensor, q: Tensor, gap: Tensor) -> Tensor:
@@ -221,7 +221,7 @@ def logit_difference(p: Tensor, q: Tensor) -> Tensor:
     a, b = widened(p), widened(q)
     gap = a - b
     ratio = gap.abs() / (torch.minimum(a, b) * (1 - torch.maximum(a, b)))
-    return torch.where(gap == 0, 0.0, ratio.log1p() * gap.sign()).to(torch.result_type(p, q))
+    return torch.where(gap == 0, 0.0, ratio.log1p() * gap.sign()).to(common_dtype(p, q))
 
 
 @logit_difference.vjp
@@ -235,7 +235,7 @@ def scaled_difference(p: Tensor, q: Tensor) -> Tensor:
     a, b = widened(p), widened(q)
     found = (b - a) / (b * (1 - b))
     found = torch.where(a == 0, 1 / (1 - b), torch.where(a == 1, -1 / b, found))
-    return found.to(torch.result_type(p, q))
+    return found.to(common_dtype(p, q))
 
 
 @scaled_difference.vjp

@@ -15,7 +15,7 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example, around, grid
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative, whole_range
-from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.arguments import common_dtype, require_floating, widened
 from gradwright.stable.logistic import logistic_slope
 from gradwright.stable.rows import pairs, seen_below, seen_within
 from gradwright.torch_compat import kernels
@@ -89,12 +89,13 @@ def logaddexp_vjp(g: Tensor, x: Tensor, y: Tensor, needs: dict[str, bool]) -> di
 @custom_gradient
 def first_share(x: Tensor, y: Tensor) -> Tensor:
     """Return ``exp(x) / (exp(x) + exp(y))``; 0 where both are ``-inf``."""
-    return torch.sigmoid(_gap(x, y, -INF)).to(torch.result_type(x, y))
+    return torch.sigmoid(_gap(x, y, -INF)).to(common_dtype(x, y))
 
 
 @first_share.vjp
 def first_share_vjp(g: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    slope = torch.where(x.isinf(), 0.0, logistic_slope(g, _gap(x, y, 0.0)))
+    # At the size of the gap, so that both shares move by exactly the same: their sum does not move.
+    slope = torch.where(x.isinf(), 0.0, logistic_slope(g, _gap(x, y, 0.0).abs()))
     return {"x": slope, "y": -slope}
 
 
@@ -164,7 +165,7 @@ def logsubexp(x: Tensor, y: Tensor) -> Tensor:
     log1mexp = gap.neg().exp_().neg_().log1p_()
     if not seen_within(gap, math.log(2.0), INF):
         log1mexp = torch.where(gap < math.log(2.0), kernels.expm1_(gap.neg()).neg_().log_(), log1mexp)
-    return (x + log1mexp).to(torch.result_type(x, y))
+    return (x + log1mexp).to(common_dtype(x, y))
 
 
 @logsubexp.vjp
@@ -178,7 +179,7 @@ def logsubexp_vjp(g: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
 @custom_gradient
 def lost_ratio(x: Tensor, y: Tensor) -> Tensor:
     """Return ``1 / (exp(x - y) - 1)``; 0 where both are ``-inf``."""
-    return kernels.expm1(_gap(x, y, INF)).reciprocal().to(torch.result_type(x, y))
+    return kernels.expm1(_gap(x, y, INF)).reciprocal().to(common_dtype(x, y))
 
 
 @lost_ratio.vjp
