@@ -31,3 +31,21 @@ def test_torch_s_own_compiled_expm1_still_has_none(dtype: torch.dtype) -> None:
     torch.compiler.reset()
     x = torch.full((64,), 1e-30, dtype=dtype)
     assert bool((torch.compile(torch.expm1)(x) == 0).all())
+
+
+@DTYPES
+def test_compiled_acosh_does_not_overflow(dtype: torch.dtype) -> None:
+    torch.compiler.reset()
+    x = torch.cat([1 + torch.logspace(-6, 30, 80, dtype=dtype), torch.tensor([1.0, torch.inf, torch.nan, 0.5])]).to(
+        dtype
+    )
+    got = torch.compile(kernels.acosh, fullgraph=True)(x)
+    torch.testing.assert_close(got, torch.acosh(x), rtol=8 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
+
+
+@DTYPES
+def test_torch_s_own_compiled_acosh_still_does(dtype: torch.dtype) -> None:
+    """When this fails, the mended one is no longer needed."""
+    torch.compiler.reset()
+    x = torch.full((64,), torch.finfo(dtype).max / 4, dtype=dtype)
+    assert bool((torch.compile(torch.acosh)(x) == torch.inf).all())

@@ -14,6 +14,7 @@ from gradwright.authoring.catalogue import Example, around, grid, joined
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, sweep, ulps, whole_range
 from gradwright.stable.arguments import require_floating, widened
+from gradwright.torch_compat import kernels
 
 
 def _asinh_examples(dtype: torch.dtype) -> Sequence[Example]:
@@ -107,7 +108,7 @@ def _acosh_examples(dtype: torch.dtype) -> Sequence[Example]:
 def acosh(x: Tensor) -> Tensor:
     """Return the inverse hyperbolic cosine, whose gradient does not vanish where ``x ** 2`` overflows.
 
-    For its square, which has a derivative at 1 too, see :func:`~gradwright.stable.ratios.acosh_squared`.
+    For its square, which has a derivative at 1 too, see :func:`~gradwright.stable.arc_squares.acosh_squared`.
 
     Arguments:
         x: floating point, of any shape.
@@ -130,7 +131,7 @@ def acosh(x: Tensor) -> Tensor:
 
 @custom_gradient
 def _acosh(x: Tensor) -> Tensor:
-    return torch.acosh(x)
+    return kernels.acosh(x)
 
 
 @_acosh.vjp

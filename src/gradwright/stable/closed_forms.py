@@ -200,13 +200,13 @@ def _acosh_squared() -> tuple[Form, ...]:
         return torch.sqrt(x - 1) * torch.sqrt(x + 1)
 
     def first(x: Tensor) -> Tensor:
-        return 2 * torch.acosh(x) / root(x)
+        return 2 * kernels.acosh(x) / root(x)
 
     def second(x: Tensor) -> Tensor:
         return (2 - x * first(x)) / root(x) / root(x)
 
     return (
-        lambda x: torch.acosh(x).square(),
+        lambda x: kernels.acosh(x).square(),
         first,
         second,
         lambda x: -(3 * x * second(x) + first(x)) / root(x) / root(x),

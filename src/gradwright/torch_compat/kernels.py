@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,17 @@ def expm1(x: Tensor) -> Tensor:
         return torch.expm1(x)
     half = (x * 0.5).clamp(min=-30.0)  # below, the result is -1 in every dtype, and sinh might be infinite
     return 2 * torch.sinh(half) * torch.exp(half)
+
+
+def acosh(x: Tensor) -> Tensor:
+    """Return ``torch.acosh(x)``, in compiled code as ``log(x) + log(2)`` where numbers are large.
+
+    The code that Inductor writes squares them (torch 2.13; a test tells when that ends).
+    """
+    if not torch.compiler.is_compiling():
+        return torch.acosh(x)
+    large = 2.0**26
+    return torch.where(x > large, torch.log(x) + math.log(2), torch.acosh(x.clamp(max=large)))
 
 
 def expm1_(own: Tensor) -> Tensor:
