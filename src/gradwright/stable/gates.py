@@ -131,7 +131,7 @@ def mish(x: Tensor) -> Tensor:
         >>> import torch, gradwright as gw
         >>> x = torch.tensor(30.0, dtype=torch.float64)
         >>> torch.func.grad(torch.func.grad(gw.stable.mish))(x)
-        tensor(-2.0314e-24, dtype=torch.float64)
+        tensor(-2.0315e-24, dtype=torch.float64)
     """
     require_floating("mish", x=x)
     return _mish(widened(x)).to(x.dtype)

@@ -91,7 +91,7 @@ def gelu(x: Tensor, approximate: Approximate = "none") -> Tensor:
         >>> import torch, gradwright as gw
         >>> x = torch.tensor(-9.0, dtype=torch.float64)
         >>> torch.func.grad(gw.stable.gelu)(x)
-        tensor(-9.1387e-18, dtype=torch.float64)
+        tensor(-9.1389e-18, dtype=torch.float64)
     """
     require_floating("gelu", x=x)
     if approximate not in get_args(Approximate):

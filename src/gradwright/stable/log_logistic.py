@@ -81,7 +81,7 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
         >>> import torch, gradwright as gw
         >>> x = torch.tensor(20.5, dtype=torch.float64)
         >>> torch.func.grad(torch.func.grad(gw.stable.softplus))(x)
-        tensor(1.2501e-09, dtype=torch.float64)
+        tensor(1.2502e-09, dtype=torch.float64)
     """
     _require("softplus", x, beta)
     return _softplus(x, beta)
@@ -216,7 +216,7 @@ def inverse_softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     Example:
         >>> import torch, gradwright as gw
         >>> gw.stable.inverse_softplus(torch.tensor([1e-3, 1.0, 1e3]))
-        tensor([  -6.9073,    0.5413, 1000.0000])
+        tensor([-6.9073e+00,  5.4132e-01,  1.0000e+03])
     """
     _require("inverse_softplus", x, beta)
     return log_expm1(x) if beta == 1 else log_expm1(x * beta) / beta

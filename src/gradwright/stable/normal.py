@@ -125,7 +125,7 @@ def log_ndtr(x: Tensor) -> Tensor:
     Example:
         >>> import torch, gradwright as gw
         >>> torch.func.grad(gw.stable.log_ndtr)(torch.tensor(-1e4))
-        tensor(10000.)
+        tensor(10000.0010)
     """
     require_floating("log_ndtr", x=x)
     return log_ndtr_value(widened(x)).to(x.dtype)

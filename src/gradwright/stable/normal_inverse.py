@@ -80,7 +80,7 @@ def ndtri_exp(y: Tensor) -> Tensor:
     Example:
         >>> import torch, gradwright as gw
         >>> gw.stable.ndtri_exp(torch.tensor([-1e4, -0.5]))
-        tensor([-141.3798,    0.2699])
+        tensor([-141.3798,    0.2703])
     """
     require_floating("ndtri_exp", y=y)
     return _quantile(widened(y)).to(y.dtype)

@@ -282,7 +282,7 @@ def powm(A: Tensor, exponent: float) -> Tensor:
 
     Example:
         >>> import torch, gradwright as gw
-        >>> gw.stable.powm(torch.tensor([[0.0, 2.0], [2.0, 0.0]]), 2)
+        >>> gw.stable.powm(torch.tensor([[0.0, 2.0], [2.0, 0.0]]), 2).round(decimals=3)
         tensor([[4., 0.],
                 [0., 4.]])
     """
