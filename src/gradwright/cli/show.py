@@ -157,7 +157,7 @@ def _plots(entry: Entry, columns: int) -> list[str]:
     reason = "no example has a tensor as its first argument"
     for example in entry.examples(torch.float32):
         given = _first(example)
-        if given is None:
+        if given is None or given.is_complex():
             continue
         x = torch.linspace(*_range(given), max(columns - MARGIN, 16))
         example = _along(example, given, x)
