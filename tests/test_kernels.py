@@ -13,6 +13,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 
 def points(dtype: torch.dtype) -> torch.Tensor:
     small = torch.logspace(-30, 2, 50, dtype=dtype)
+    small = torch.cat([small, torch.tensor([torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps], dtype=dtype)])
     return torch.cat([small, -small, torch.tensor([0.0, -745.0, -torch.inf, torch.inf, torch.nan], dtype=dtype)])
 
 

@@ -29,7 +29,7 @@ def expm1(x: Tensor) -> Tensor:
     if not torch.compiler.is_compiling():
         return torch.expm1(x)
     half = (x * 0.5).clamp(min=-30.0)  # below, the result is -1 in every dtype, and sinh might be infinite
-    return 2 * torch.sinh(half) * torch.exp(half)
+    return torch.where(x.abs() < 2.0**-60, x, 2 * torch.sinh(half) * torch.exp(half))  # half of the least is zero
 
 
 def acosh(x: Tensor) -> Tensor:
