@@ -1,0 +1,33 @@
+"""What is seen of values before a shorter way to the same result is taken.
+
+Most numbers need none of the care that a few do. Looking at them costs little beside the arithmetic, but values can
+be looked at only in eager mode: in compiled code and under transforms both questions are answered with no.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from gradwright import torch_compat
+
+
+def seen_below(values: Tensor, high: float) -> bool:
+    """Tell whether all values are seen to be below a bound: a shorter way to the same result is open then.
+
+    False where they cannot be looked at (in compiled code and under transforms) or looking would wait for a device.
+    """
+    if torch.compiler.is_compiling() or torch_compat.transforms_active():
+        return False
+    if type(values) not in (Tensor, Parameter) or values.device.type != "cpu":
+        return False
+    try:
+        return not values.numel() or values.amax().item() < high  # nan is not
+    except RuntimeError:  # under the vmap that runs batched gradients, which torch tells nobody of
+        return False
+
+
+def seen_within(values: Tensor, low: float, high: float) -> bool:
+    """Tell whether all values are seen to lie between two bounds; see :func:`seen_below`."""
+    return seen_below(values, high) and (not values.numel() or values.amin().item() > low)
