@@ -13,18 +13,26 @@ from torch.nn import Parameter
 from gradwright import torch_compat
 
 
-def seen_below(values: Tensor, high: float) -> bool:
-    """Tell whether all values are seen to be below a bound: a shorter way to the same result is open then.
+def visible(values: Tensor) -> bool:
+    """Tell whether values may be looked at: not in compiled code, under transforms, or on a device that is waited for.
 
-    False where they cannot be looked at (in compiled code and under transforms) or looking would wait for a device.
+    Under the vmap that runs batched gradients, of which torch tells nobody, looking fails: the others here know that.
     """
     if torch.compiler.is_compiling() or torch_compat.transforms_active():
         return False
-    if type(values) not in (Tensor, Parameter) or values.device.type != "cpu":
+    return type(values) in (Tensor, Parameter) and values.device.type == "cpu"
+
+
+def seen_below(values: Tensor, high: float) -> bool:
+    """Tell whether all values are seen to be below a bound: a shorter way to the same result is open then.
+
+    False where they cannot be looked at.
+    """
+    if not visible(values):
         return False
     try:
         return not values.numel() or values.amax().item() < high  # nan is not
-    except RuntimeError:  # under the vmap that runs batched gradients, which torch tells nobody of
+    except RuntimeError:  # under the vmap of batched gradients
         return False
 
 
