@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -50,3 +52,36 @@ def test_torch_s_own_compiled_acosh_still_does(dtype: torch.dtype) -> None:
     torch.compiler.reset()
     x = torch.full((64,), torch.finfo(dtype).max / 4, dtype=dtype)
     assert bool((torch.compile(torch.acosh)(x) == torch.inf).all())
+
+
+def numbers(dtype: torch.dtype) -> torch.Tensor:
+    """Return numbers of all kinds, with subnormal ones."""
+    info = torch.finfo(dtype)
+    low, high = math.log10(info.smallest_normal * info.eps), math.log10(info.max)
+    size = torch.logspace(low + 1, high - 1, 60, dtype=torch.float64).to(dtype)
+    ends = torch.tensor([0.0, -0.0, info.smallest_normal * info.eps, info.max, -torch.inf, torch.nan], dtype=dtype)
+    return torch.cat([size, -size, 2.0 ** torch.arange(-3, 3).to(dtype), ends])
+
+
+@DTYPES
+def test_compiled_frexp_is_that_of_eager_mode(dtype: torch.dtype) -> None:
+    torch.compiler.reset()
+    x = numbers(dtype)
+    mantissa, exponent = torch.frexp(x)
+    mantissas, exponents = torch.compile(lambda x: kernels.frexp(x * 1.0), fullgraph=True)(x)
+    assert torch.equal(mantissas.signbit() & ~x.isnan(), x.signbit() & ~x.isnan())
+    torch.testing.assert_close(mantissas, mantissa, rtol=0, atol=0, equal_nan=True)
+    finite = x.isfinite()
+    assert exponents.dtype == torch.int32
+    assert torch.equal(exponents[finite], exponent[finite])
+
+
+def test_torch_s_own_compiled_frexp_still_fails() -> None:
+    """When this fails, the mended one is no longer needed."""
+    torch.compiler.reset()
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        return torch.frexp(x).exponent + 1
+
+    with pytest.raises(torch._inductor.exc.InductorError):
+        torch.compile(shifted)(numbers(torch.float64))

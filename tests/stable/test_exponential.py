@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 import gradwright as gw
+from gradwright.stable import exponential
+from gradwright.stable.seen import seen_within
 
 X = torch.logspace(-8, 2.5, 22, dtype=torch.float64)
 grad = torch.func.grad
@@ -24,6 +27,22 @@ def test_exp2_has_a_slope_where_its_value_overflows() -> None:
     assert gw.stable.exp2(x) == math.inf
     assert grad(torch.exp2)(x) == math.inf
     assert grad(gw.stable.exp2)(x).item() == pytest.approx(math.log(2) * 2.0**1023 * 2, rel=1e-15)
+
+
+def test_exp2_takes_its_derivative_from_normal_values_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = []
+
+    def seen(*args: Any) -> bool:
+        answers.append(seen_within(*args))
+        return answers[-1]
+
+    monkeypatch.setattr(exponential, "seen_within", seen)
+    x = torch.linspace(-30.0, 30.0, 50, requires_grad=True)
+    wide = torch.cat([x.detach(), torch.tensor([-140.0, 128.0])]).requires_grad_()
+    for leaf in (x, wide):
+        (slope,) = torch.autograd.grad(gw.stable.exp2(leaf).sum(), leaf)
+        torch.testing.assert_close(slope, (math.log(2) * 2.0 ** leaf.detach().double()).float(), rtol=4e-7, atol=2e-45)
+    assert answers == [True, False]
 
 
 def test_both_logarithms_differ_by_their_argument() -> None:

@@ -9,6 +9,7 @@ import torch
 
 import gradwright as gw
 from gradwright.errors import ArgumentError
+from gradwright.stable import products
 from gradwright.stable.exponents import Scaled, scaled, times_power
 
 torch.manual_seed(0)
@@ -67,6 +68,90 @@ def test_infinity_and_nan() -> None:
     assert gw.stable.prod(torch.tensor([math.inf, 2.0])) == math.inf
     assert gw.stable.prod(torch.tensor([math.inf, 0.0])).isnan()
     assert gw.stable.cumprod(torch.tensor([2.0, math.nan, 3.0]), 0).isnan().tolist() == [False, True, True]
+
+
+# -------------------------------------------------------------------- the short way
+
+
+def _both(name: str, v: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return value and gradient along the last dimension."""
+    v = v.clone().requires_grad_()
+    out = getattr(gw.stable, name)(v, -1)
+    return out.detach(), torch.autograd.grad(out, v, g if name == "cumprod" else g[..., 0])[0]
+
+
+def _without_looking(name: str, v: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the same from under a transform, where numbers cannot be looked at."""
+    out, pull = torch.func.vjp(lambda v: getattr(gw.stable, name)(v, -1), v)
+    return out, pull(g if name == "cumprod" else g[..., 0])[0]
+
+
+def _ordinary(dtype: torch.dtype, size: int = 10, spread: float = 0.5) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return (torch.rand(50, size, generator=generator, dtype=dtype) - 0.5).sign() * torch.exp(
+        spread * torch.randn(50, size, generator=generator, dtype=dtype)
+    )
+
+
+def _refuse(*_: object) -> None:
+    raise AssertionError("the long way was taken")
+
+
+@pytest.mark.parametrize("name", ["prod", "cumprod"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("size", "spread"), [(1, 0.5), (10, 0.5), (10, 2.0), (100, 0.1)])
+def test_ordinary_numbers_take_the_short_way_to_the_same_result(
+    name: str, dtype: torch.dtype, size: int, spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    v = _ordinary(dtype, size, spread)
+    g = _ordinary(dtype, size).abs() * v.sign().cumprod(-1)  # so that nothing cancels in the sums
+    long = _without_looking(name, v, g)
+    monkeypatch.setattr(products, "scaled", _refuse)
+    short = _both(name, v, g)
+    for ours, theirs in zip(short, long):
+        torch.testing.assert_close(ours, theirs, rtol=2 * (size + 2) * torch.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("name", ["prod", "cumprod"])
+@pytest.mark.parametrize("value", [0.0, -0.0, 1e-38, 1e-20, 1e20, 1e38, math.inf, math.nan])
+def test_one_number_that_is_not_ordinary_takes_the_long_way(
+    name: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    v = _ordinary(torch.float32)
+    v[7, 3] = value
+    g = torch.ones_like(v)
+    for ours, theirs in zip(_both(name, v, g), _without_looking(name, v, g)):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    monkeypatch.setattr(products, "scaled", _refuse)
+    with pytest.raises(AssertionError, match="the long way"):
+        getattr(gw.stable, name)(v, -1)
+
+
+def test_a_row_of_small_numbers_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    v = torch.tensor([[1.0, 1.0, 1.0, 1.0], [2.0**-30, 2.0**-30, 2.0**30, 2.0**-60]])
+    ours, others = _both("prod", v, torch.ones_like(v))
+    assert ours.tolist() == [1.0, 2.0**-90]
+    assert others[1].tolist() == [2.0**-60, 2.0**-60, 2.0**-120, 2.0**-30]
+    monkeypatch.setattr(products, "scaled", _refuse)
+    with pytest.raises(AssertionError, match="the long way"):
+        gw.stable.prod(v, -1)
+
+
+@pytest.mark.parametrize(
+    ("value", "short"), [(0.0, True), (1e-6, True), (1e-20, False), (1e20, False), (1e-45, False), (math.inf, False)]
+)
+def test_a_cotangent_that_is_not_ordinary_takes_the_long_way(
+    value: float, short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    v = _ordinary(torch.float32).abs()
+    g = torch.ones_like(v)
+    g[7] = value
+    ours, theirs = _both("cumprod", v, g), _without_looking("cumprod", v, g)
+    torch.testing.assert_close(ours[1], theirs[1], rtol=24 * torch.finfo(v.dtype).eps, atol=0)
+    out = gw.stable.cumprod(v.requires_grad_(), -1)
+    monkeypatch.setattr(products, "scaled" if short else "_ordinary_or_zero", _refuse if short else lambda g: False)
+    again = torch.autograd.grad(out, v, g)[0]
+    assert torch.equal(again, ours[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

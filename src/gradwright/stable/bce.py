@@ -69,6 +69,7 @@ def _ordinary() -> tuple[Tensor, Tensor]:
     examples=_examples,
     replaces=functional.binary_cross_entropy_with_logits,
     ordinary=_ordinary,
+    slower="two sigmoids, so that terms have one sign, and log1p in passes of its own; PyTorch has one of each, fused",
     paper="pytorch#195677, #195685; jax#40825",
 )
 def bce_with_logits(

@@ -21,7 +21,8 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import ArgumentError, OptionError, unknown_choice
 from gradwright.stable.arguments import require_floating, widened
-from gradwright.stable.rows import LEADS, seen_below, seen_within
+from gradwright.stable.rows import LEADS
+from gradwright.stable.seen import seen_below, seen_within
 from gradwright.stable.softmaxes import log_shares, share_slope, shares
 
 Reduction: TypeAlias = Literal["none", "mean", "sum"]

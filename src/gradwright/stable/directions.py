@@ -19,6 +19,7 @@ from gradwright.authoring.exact import Point, exact, ulps
 from gradwright.errors import ArgumentError
 from gradwright.stable.arguments import require_floating, widened
 from gradwright.stable.norms import Dims, direction, end_vectors, norm, row_vectors
+from gradwright.torch_compat import kernels
 
 
 def _over_norm(mp: Any, x: Any, dim: Dims) -> Any:
@@ -111,8 +112,9 @@ def _weight_norm_examples(dtype: torch.dtype) -> Sequence[Example]:
     examples=_weight_norm_examples,
     elementwise=False,
     measure="tensor",
-    replaces=lambda v, g: g * v / torch.linalg.vector_norm(v, dim=1, keepdim=True),
-    ordinary=lambda: (torch.randn(1000, 1000), torch.rand(1000, 1)),
+    replaces=kernels.weight_norm,
+    ordinary=lambda: (torch.randn(1000, 1000), torch.rand(1000, 1), 0),
+    slower="each norm is taken twice, for a scale and with it, and in passes of its own; PyTorch has a fused kernel",
     paper="Salimans and Kingma 2016 (arXiv 1602.07868)",
 )
 def weight_norm(v: Tensor, g: Tensor, dim: int | None = 0) -> Tensor:

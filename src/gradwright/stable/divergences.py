@@ -21,7 +21,8 @@ from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import ArgumentError
 from gradwright.stable.arguments import common_dtype, require_floating, widened
 from gradwright.stable.logistic import sigmoid
-from gradwright.stable.rows import by_rows, seen_within
+from gradwright.stable.rows import by_rows
+from gradwright.stable.seen import seen_within
 from gradwright.stable.softmaxes import log_shares, share_slope, shares
 from gradwright.torch_compat import kernels
 

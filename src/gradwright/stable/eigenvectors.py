@@ -87,6 +87,7 @@ def _weighed(vectors: Any, values: Any) -> Any:
     observed=lambda found: _weighed(found.eigenvectors, found.eigenvalues),
     replaces=torch.linalg.eigh,
     ordinary=lambda: (planted_hermitian(torch.arange(32.0).tolist(), 0, torch.float32).expand(64, 32, 32),),
+    slower="the matrix is made Hermitian, and eigenvalues that coincide are looked for in both directions",
     paper="Giles 2008; Liao et al. 2019, arXiv 1903.09650; pytorch#47599",
 )
 def eigh(A: Tensor, *, gap: Gap = "raise", eta: float | None = None) -> Eigh:

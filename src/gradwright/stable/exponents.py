@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from gradwright.torch_compat import kernels
+
 
 class Scaled(NamedTuple):
     """Numbers ``mantissa * 2 ** exponent``, with mantissas from 1/2 to 1, or 0."""
@@ -61,7 +63,7 @@ _OF_ZERO = -(2**28)
 
 def scaled(x: Tensor) -> Scaled:
     """Return numbers as mantissa and exponent."""
-    return Scaled(*torch.frexp(x))
+    return Scaled(*kernels.frexp(x))
 
 
 def times_power(x: Tensor, exponent: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ from gradwright.authoring.catalogue import Example, around, grid
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative, whole_range
 from gradwright.stable.arguments import common_dtype, require_floating, widened
-from gradwright.stable.rows import pairs, seen_within
+from gradwright.stable.rows import pairs
+from gradwright.stable.seen import seen_within
 from gradwright.stable.xlogs import over
 
 BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)

@@ -18,7 +18,8 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.stable.arguments import require_floating, widened
-from gradwright.stable.rows import by_rows, dimensions, flattened, led, seen_within
+from gradwright.stable.rows import by_rows, dimensions, flattened, led
+from gradwright.stable.seen import seen_within
 from gradwright.stable.softmaxes import shares
 
 BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)

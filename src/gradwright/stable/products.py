@@ -3,6 +3,9 @@
 PyTorch divides the product by each number for its gradient (and takes another way where one is zero), and multiplies
 numbers as they come: ``1e-30 * 1e-30 * 1e30`` is zero in float32, with a gradient of zeros. Here nothing is divided and
 partial products are kept as a number near 1 and an exponent (:mod:`~gradwright.stable.exponents`).
+
+Where no product of some of the numbers of a row can come near the ends of the range, and this is seen (in eager mode),
+none of that is needed: the quotient is as good as the product of the others, and takes the short way.
 """
 
 from __future__ import annotations
@@ -19,6 +22,33 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, ulps
 from gradwright.stable.arguments import require_floating, widened
 from gradwright.stable.exponents import Dual, joined, mapped, one, others, pulled, running, scaled
+from gradwright.stable.seen import seen_below, seen_within, visible
+
+# -------------------------------------------------------------------- ordinary numbers
+
+
+def _middle(dtype: torch.dtype) -> float:
+    """Return the end of the middle third of exponents: three numbers there have their product in the range."""
+    return 2.0 ** (math.frexp(torch.finfo(dtype).max)[1] // 3)
+
+
+def _ordinary_rows(x: Tensor) -> bool:
+    """Tell whether it is seen that every product of some numbers of a row is in the middle of the range."""
+    if not visible(x):
+        return False
+    high, size = _middle(x.dtype), x.abs()
+    reach = high ** (1 / x.shape[-1])
+    if seen_within(size, 1 / reach, reach):
+        return True
+    # The largest of these products is that of all numbers above 1, and the smallest that of all below.
+    return seen_below(size.clamp(min=1).prod(-1), high) and seen_within(size.clamp(max=1).prod(-1), 1 / high, math.inf)
+
+
+def _ordinary_or_zero(g: Tensor) -> bool:
+    """Tell whether it is seen that all numbers are zero or in the middle of the range."""
+    high, size = _middle(g.dtype), g.abs()
+    return seen_within(size, 1 / high, high) or seen_within(size.masked_fill(size == 0, 1), 1 / high, high)
+
 
 # -------------------------------------------------------------------- product
 
@@ -26,6 +56,8 @@ from gradwright.stable.exponents import Dual, joined, mapped, one, others, pulle
 @custom_gradient
 def _product(x: Tensor) -> Tensor:
     """Return the product along the last dimension, which stays."""
+    if _ordinary_rows(x):
+        return x.prod(-1, keepdim=True)
     found = scaled(x)
     while (size := found.mantissa.shape[-1]) > 1:
         if size % 2:
@@ -43,6 +75,8 @@ def _product_vjp(g: Tensor, x: Tensor) -> Tensor:
 @custom_gradient
 def _others(x: Tensor) -> Tensor:
     """Return, for each number along the last dimension, the product of the others."""
+    if _ordinary_rows(x):
+        return x.prod(-1, keepdim=True) / x
     return others(scaled(x), x.shape[-1]).value()
 
 
@@ -104,11 +138,13 @@ def _product_examples(dtype: torch.dtype) -> Sequence[Example]:
     elementwise=False,
     replaces=torch.prod,
     ordinary=lambda: (torch.rand(100_000, 10) + 0.5, -1),
-    slower="nothing is divided by a number, and exponents are kept apart: a scan instead of a quotient",
     paper="pytorch#193012",
 )
 def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Return the product of numbers, with gradients that know zeros and no intermediate over- or underflow.
+
+    In eager mode ordinary numbers cost what they cost in PyTorch. One zero in the tensor, or a product near the ends of
+    the range, makes it ten times as much; so does compiled code, which cannot look.
 
     Arguments:
         x: floating point, of any shape.
@@ -145,6 +181,8 @@ def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
 @custom_gradient
 def _cumulative(x: Tensor) -> Tensor:
     """Return the cumulative product along the last dimension."""
+    if _ordinary_rows(x):
+        return x.cumprod(-1)
     return _cumulated(scaled(x), x.shape[-1]).value()  # type: ignore[no-any-return]
 
 
@@ -155,7 +193,12 @@ def _cumulative_vjp(g: Tensor, x: Tensor) -> Tensor:
 
 @custom_gradient
 def _pull(g: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of the cumulative product."""
+    """Return the gradient of the cumulative product.
+
+    Short: ``r[k]`` times the product up to ``x[k]`` is a sum from the end.
+    """
+    if _ordinary_rows(x) and _ordinary_or_zero(g):
+        return x.cumprod(-1).mul_(g).flip(-1).cumsum(-1).flip(-1).div_(x)
     return pulled(scaled(g), scaled(x), x.shape[-1]).value()
 
 
@@ -216,11 +259,13 @@ def _cumulative_examples(dtype: torch.dtype) -> Sequence[Example]:
     second_measure="tensor",
     replaces=torch.cumprod,
     ordinary=lambda: (torch.rand(100_000, 10) + 0.5, -1),
-    slower="nothing is divided by a number, and exponents are kept apart, in a scan for each direction",
+    slower="the numbers are looked at in each direction, and multiplied again for the gradient",
     paper="pytorch#193012",
 )
 def cumprod(x: Tensor, dim: int) -> Tensor:
     """Return cumulative products, with gradients that know zeros and no intermediate over- or underflow.
+
+    What it costs depends on the numbers as in :func:`prod`.
 
     Arguments:
         x: floating point, of any shape.

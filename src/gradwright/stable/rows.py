@@ -13,9 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from gradwright import torch_compat
 from gradwright.errors import ArgumentError
 
 LEADS = 0.75
@@ -63,26 +61,6 @@ def flattened(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     if dims == (x.dim() - 1,):
         return x
     return x.movedim(dims, tuple(range(-len(dims), 0))).flatten(-len(dims))
-
-
-def seen_below(values: Tensor, high: float) -> bool:
-    """Tell whether all values are seen to be below a bound: a shorter way to the same result is open then.
-
-    False where they cannot be looked at (in compiled code and under transforms) or looking would wait for a device.
-    """
-    if torch.compiler.is_compiling() or torch_compat.transforms_active():
-        return False
-    if type(values) not in (Tensor, Parameter) or values.device.type != "cpu":
-        return False
-    try:
-        return not values.numel() or values.amax().item() < high  # nan is not
-    except RuntimeError:  # under the vmap that runs batched gradients, which torch tells nobody of
-        return False
-
-
-def seen_within(values: Tensor, low: float, high: float) -> bool:
-    """Tell whether all values are seen to lie between two bounds; see :func:`seen_below`."""
-    return seen_below(values, high) and (not values.numel() or values.amin().item() > low)
 
 
 def first_of(x: Tensor, dim: int) -> Tensor:

@@ -108,6 +108,7 @@ def _svd_reference(mp: Any, matrix: Any, rank: int | None = None) -> Any:
     observed=_svd_observed,
     replaces=lambda A: torch.linalg.svd(A, full_matrices=False),
     ordinary=lambda: (planted(torch.arange(32.0, 0.0, -1.0).tolist(), 32, 0, torch.float32).expand(64, 32, 32),),
+    slower="singular values that coincide, or are zero, are looked for in both directions",
     paper="Townsend 2016; Liao et al. 2019, arXiv 1903.09650; pytorch#47599",
 )
 def svd(A: Tensor, *, gap: Gap = "raise", eta: float | None = None) -> Svd:

@@ -19,16 +19,8 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.stable.arguments import require_floating, widened
-from gradwright.stable.rows import (
-    LEADS,
-    by_rows,
-    check_mask,
-    first_of,
-    led,
-    masked,
-    seen_below,
-    seen_within,
-)
+from gradwright.stable.rows import LEADS, by_rows, check_mask, first_of, led, masked
+from gradwright.stable.seen import seen_below, seen_within
 from gradwright.torch_compat.kernels import log_softmax_backward, softmax_backward
 
 INF = math.inf

@@ -92,6 +92,7 @@ def _through_eigh(A: Tensor, rank: int, *, which: str = "largest") -> Tensor:
     measure="tensor",
     replaces=_through_eigh,
     ordinary=lambda: (planted_hermitian(torch.arange(32.0).tolist(), 0, torch.float32).expand(64, 32, 32), 8),
+    slower="the matrix is made Hermitian, and the gap at the edge of the space is judged",
     paper="Kato 1966; Daleckii, Krein 1965; pytorch#47599, #69532",
 )
 def projector(A: Tensor, rank: int, *, which: Literal["largest", "smallest"] = "largest") -> Tensor:

@@ -48,6 +48,23 @@ def expm1_(own: Tensor) -> Tensor:
     return expm1(own) if torch.compiler.is_compiling() else own.expm1_()
 
 
+def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``torch.frexp(x)``, for float64 in compiled code from the bits.
+
+    The vectorised code that Inductor writes for it there does not compile in C++ (torch 2.13; a test tells when that
+    ends). Zero, infinities and nan are their own mantissa, with the exponent 0.
+    """
+    if x.dtype != torch.float64 or not torch.compiler.is_compiling():
+        return torch.frexp(x)
+    tiny = x.abs() < 2.0**-1000  # among them the subnormal numbers, which have their exponent in the fraction
+    bits = torch.where(tiny, x * 2.0**100, x).view(torch.int64)
+    biased = (bits >> 52) & 2047
+    plain = (biased > 0) & (biased < 2047)
+    mantissa = ((bits & ~(2047 << 52)) | (1022 << 52)).view(torch.float64)
+    exponent = biased - torch.where(tiny, 1122, 1022)
+    return torch.where(plain, mantissa, x), torch.where(plain, exponent, 0).to(torch.int32)
+
+
 def cdist_backward(g: Tensor, x1: Tensor, x2: Tensor, p: float, distances: Tensor) -> Tensor:
     """Return the gradient of ``torch.cdist`` with respect to ``x1``, without a tensor of all differences.
 
