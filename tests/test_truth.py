@@ -102,6 +102,13 @@ def test_a_tiny_value_beside_a_large_one_is_found() -> None:
     assert truth(made, made.examples(torch.float64)[0]).value.tolist() == [5e-300]
 
 
+def test_an_infinity_that_more_digits_dissolve_is_none() -> None:
+    made = entry(lambda x: x, lambda mp, x: mp.log(mp.exp(x) - 1), at(1e-200))
+    found = truth(made, made.examples(torch.float64)[0])
+    close(found.value, [math.log(1e-200)])
+    close(found.first["x"], [1e200])
+
+
 def test_no_derivative_is_said_to_be_none() -> None:
     made = entry(lambda x: x, lambda mp, x: mp.sqrt(abs(x)), at(0.0))
     with pytest.raises(ArithmeticError, match="does not settle"):

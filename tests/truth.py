@@ -263,9 +263,13 @@ class _Differences:
         import mpmath
 
         if self.infinite is None:
-            with mpmath.workdps(DIGITS[0]):
-                outs = self.evaluate(mpmath, list(map(mpmath.mpf, self.start)))
-            self.infinite = [bool(mpmath.isinf(x)) for x in outs]
+            for digits in (DIGITS[0], DIGITS[-1]):  # too few of them make infinities as well
+                with mpmath.workdps(digits):
+                    outs = self.evaluate(mpmath, list(map(mpmath.mpf, self.start)))
+                self.infinite = [bool(mpmath.isinf(x)) for x in outs]
+                if not any(self.infinite):
+                    break
+        assert self.infinite is not None
         return self.infinite
 
     def _settled(self, difference: Callable[[Any, Any], Any]) -> float:

@@ -56,7 +56,8 @@ def _projector_examples(dtype: torch.dtype) -> Sequence[Example]:
         Point((torch.stack([planted_hermitian([s, s, -s], 5, dtype) for s in (1.0, 8.0)]), 2), note="a batch"),
         Point((planted_hermitian([1.0, 0.5], 6, dtype), 2), note="all of it"),
         Point(
-            (planted_hermitian([2.0, 1.0], 7, dtype) + torch.tensor([[0.0, 0.5], [-0.5, 0.0]], dtype=dtype), 1),
+            (planted_hermitian([2.0, 1.0], 7, dtype) + torch.tensor([[0.0, 0.03], [-0.03, 0.0]], dtype=dtype), 1),
+            note="not quite symmetric",
         ),
         Point((2.0**40 * planted_hermitian([2.0, 2.0, 1.0], 8, dtype), 2), note="huge", extreme=True),
         Point((2.0**-40 * planted_hermitian([2.0, 2.0, 1.0], 8, dtype), 2), note="tiny", extreme=True),
