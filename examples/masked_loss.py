@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import gradwright as gw
 
-STEPS, DAYS, YEAR = 400, 4 * 365, 365.0
+STEPS, DAYS, YEAR = 400, 12 * 365, 365.0
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 Loss: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 console = Console()
@@ -48,7 +48,7 @@ def main() -> None:
     for month, true, learned in zip(MONTHS, by_month(typical(days())), by_month(ours.amount), strict=True):
         curve.add_row(month, f"{true:.1f}", f"{learned:.1f}", bar(learned * 4, mark=round(true * 4)))
     console.print(curve)
-    console.print(f"\n│ is the truth; {time.perf_counter() - start:.0f} s")
+    console.print(f"\n│ is the truth, what is left is chance; {time.perf_counter() - start:.0f} s")
 
 
 def negative_log_density(rain: Tensor, mean: Tensor, log_width: Tensor) -> Tensor:

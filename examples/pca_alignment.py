@@ -51,8 +51,12 @@ def main() -> None:
     errors = [error_of_gradient(space, along_axes() @ turn, target) for space in ways.values()]
     table.add_row("gradient", *(cell for error in errors for cell in (f"{error:.0e}", "")))
     console.print(table)
-    console.print("steps: squared sines of the angles to the target, for data along the axes")
-    console.print("gradient: relative error of the first one, for the same data turned")
+    console.print(
+        "steps: squared sines of the angles to the target, for data along the axes; a block is a power of ten"
+    )
+    console.print(
+        "gradient: relative error of the first gradient, for the same data turned, where PyTorch's is no nan but wrong"
+    )
     console.print(f"{time.perf_counter() - start:.0f} s")
 
 
