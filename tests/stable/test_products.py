@@ -173,3 +173,20 @@ def test_errors() -> None:
     for name in ("prod", "cumprod"):
         with pytest.raises(ArgumentError, match=rf"{name}: x is torch.int64"):
             getattr(gw.stable, name)(torch.arange(3), 0)
+
+
+def test_batched_gradients_of_products_that_take_the_long_way() -> None:
+    x = torch.tensor([1.5, -2.0, 0.0, 0.75], dtype=torch.float64, requires_grad=True)
+    out = gw.stable.cumprod(x, 0)
+    g = torch.eye(4, dtype=torch.float64)
+    together = torch.autograd.grad(out, x, g, is_grads_batched=True, retain_graph=True)[0]
+    alone = [torch.autograd.grad(out, x, row, retain_graph=True)[0] for row in g]
+    assert torch.equal(together, torch.stack(alone))
+
+
+def test_two_to_an_integer_is_exact() -> None:
+    """What batched gradients rely on."""
+    for dtype, low, high in ((torch.float64, -1022, 1023), (torch.float32, -126, 127)):
+        numbers = range(low, high + 1)
+        powers = torch.exp2(torch.tensor(list(numbers), dtype=dtype))
+        assert powers.double().tolist() == [2.0**k for k in numbers]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from gradwright import torch_compat
 from gradwright.torch_compat import kernels
 
 
@@ -74,7 +75,10 @@ def times_power(x: Tensor, exponent: Tensor) -> Tensor:
     for parts in (3, 2, 1):  # no part is beyond the range of exponents, and only the last one can round
         part = torch.div(left, parts, rounding_mode="floor")
         left = left - part
-        x = x * ((part + (largest + 1)) << fraction).view(x.dtype)
+        if torch.compiler.is_compiling() or not torch_compat.may_be_batched(left):
+            x = x * ((part + (largest + 1)) << fraction).view(x.dtype)
+        else:  # the vmap behind `is_grads_batched=True` cannot view bits; eager exp2 is exact for integers
+            x = x * torch.exp2(part.to(x.dtype))
     return x
 
 

@@ -156,8 +156,8 @@ def check(name: str, f: Any, mask: Any, given: Sequence[Any]) -> None:
             raise ArgumentError(
                 f"{name}: {what} has the shape {tuple(value.shape)}, which does not broadcast with the mask and what "
                 f"stands before, {tuple(shape)}; expected a place for each of the mask; where whole rows are masked, "
-                "write mask[:, None], so that it has one dimension of size 1, and y[:, None] for what has a number a row; "
-                "what f may see whole, nan included, goes by keyword."
+                "write mask[:, None], so that it has one dimension of size 1, and y[:, None] for what has a number a "
+                "row; what f may see whole, nan included, goes by keyword."
             ) from None
 
 
