@@ -42,3 +42,8 @@ def test_next_to_the_zero_of_the_slope_the_error_is_that_of_its_terms(name: str,
     slope = torch.func.vmap(grad(getattr(gw.stable, name)))
     off = (slope(x).double() - slope(x.double())).abs().max()
     assert off < 4 * torch.finfo(torch.float32).eps
+
+
+def test_the_third_derivative_of_mish_where_the_powers_change() -> None:
+    x = torch.zeros((), dtype=torch.float64)
+    assert grad(grad(grad(gw.stable.mish)))(x).item() == pytest.approx(-0.096, rel=1e-14)

@@ -167,5 +167,6 @@ def _mish_pulled_vjp(g: Tensor, weight: Tensor, x: Tensor) -> dict[str, Tensor]:
 
 def _powers(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``p``, ``q`` and ``d`` of the module's formulae."""
-    p, q = x.clamp(max=0).exp_(), x.clamp(min=0).neg_().exp_()
+    lead = x.detach().clamp(min=0)  # the formulae depend on p / q alone, so that derivatives take it as a constant
+    p, q = (x - lead).exp_(), lead.neg_().exp_()
     return p, q, torch.add(p, q, alpha=2).mul_(p).add_(q * q, alpha=2)
