@@ -56,3 +56,10 @@ def test_below_zero_they_are_nan(name: str) -> None:
     x = torch.tensor([-1e-30, -1.0, -1e3], dtype=torch.float64)
     assert getattr(gw.stable, name)(x).isnan().all()
     assert getattr(gw.stable, name)(torch.tensor(0.0)) == -math.inf
+
+
+def test_exp2_has_second_derivatives_in_reverse_over_forward() -> None:
+    """Forward mode hands on zeros that have no memory."""
+    weights = torch.arange(1.0, 4.0)
+    hessian = torch.func.jacrev(torch.func.jacfwd(lambda x: (weights * gw.stable.exp2(x)).sum()))(torch.zeros(3))
+    torch.testing.assert_close(hessian, torch.diag(weights * math.log(2) ** 2))

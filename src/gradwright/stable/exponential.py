@@ -140,7 +140,7 @@ def _exp2_pulled(weight: Tensor, x: Tensor, power: Tensor) -> Tensor:
     if seen_within(power, 2 * torch.finfo(power.dtype).smallest_normal, math.inf):
         return power.mul(math.log(2)).mul_(weight)
     root = x.mul(0.5).exp2_()
-    return (weight * root).mul_(math.log(2)).mul_(root)
+    return weight * root * math.log(2) * root  # not in place: a weight may be a zero that PyTorch keeps no memory for
 
 
 @_exp2_pulled.vjp
