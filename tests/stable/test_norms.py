@@ -63,3 +63,10 @@ def test_errors() -> None:
     for power in (0.5, -1, 600, math.nan):
         with pytest.raises(OptionError, match=r"norm: ord is .*; expected a number from 1 to 500, or infinity"):
             gw.stable.norm(x, power)
+
+
+@pytest.mark.parametrize("power", [1, 2, 3, math.inf])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_no_dimensions_are_all(power: float, keepdim: bool) -> None:
+    theirs = torch.linalg.vector_norm(x, power, (), keepdim)
+    torch.testing.assert_close(gw.stable.norm(x, power, (), keepdim), theirs)

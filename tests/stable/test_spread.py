@@ -35,6 +35,11 @@ def test_the_square_root_of_a_variance_is_not_needed() -> None:
     assert torch.autograd.grad(gw.stable.std(constant), constant)[0].tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("name", ["var", "std"])
+def test_no_dimensions_are_all(name: str) -> None:
+    torch.testing.assert_close(getattr(gw.stable, name)(x, ()), getattr(torch, name)(x, ()))
+
+
 def test_too_few_numbers_have_none() -> None:
     one = torch.ones(2, 1)
     assert gw.stable.std(one, -1).isnan().all()

@@ -100,6 +100,11 @@ def summed(x: Tensor, dim: Dims) -> Tensor:
     return x.sum(dim, True)
 
 
+def whole(dim: Dims) -> Dims:
+    """Return the dimensions of a vector, with None for all: PyTorch takes an empty tuple for that as well."""
+    return None if dim is not None and not isinstance(dim, int) and len(dim) == 0 else dim
+
+
 def squeezed(x: Tensor, dim: Dims) -> Tensor:
     """Return a tensor without the dimensions of a vector, in which it has one element."""
     return x.reshape(()) if dim is None else x.squeeze(dim)
@@ -208,6 +213,7 @@ def norm(x: Tensor, ord: float = 2.0, dim: Dims = None, keepdim: bool = False) -
         (tensor([0.6000, 0.8000]),)
     """
     require_floating("norm", x=x)
+    dim = whole(dim)
     if not (1 <= ord <= LARGEST_ORD or ord == math.inf):
         raise OptionError(
             f"norm: ord is {ord}; expected a number from 1 to {LARGEST_ORD:g}, or infinity; "

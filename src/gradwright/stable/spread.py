@@ -18,7 +18,7 @@ from torch import Tensor
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, ulps
 from gradwright.stable.arguments import require_floating, widened
-from gradwright.stable.norms import Dims, direction, row_vectors, squeezed
+from gradwright.stable.norms import Dims, direction, row_vectors, squeezed, whole
 from gradwright.stable.scaling import scale_for
 
 
@@ -151,6 +151,7 @@ def var(x: Tensor, dim: Dims = None, *, correction: float = 1, keepdim: bool = F
         tensor(2.3333)
     """
     require_floating("var", x=x)
+    dim = whole(dim)
     out = _variance(widened(x), _freedom(x, dim, correction), dim)
     return (out if keepdim else squeezed(out, dim)).to(x.dtype)
 
@@ -194,5 +195,6 @@ def std(x: Tensor, dim: Dims = None, *, correction: float = 1, keepdim: bool = F
         (tensor([-0.7071,  0.7071]),)
     """
     require_floating("std", x=x)
+    dim = whole(dim)
     out = _deviation(widened(x), _freedom(x, dim, correction), dim)
     return (out if keepdim else squeezed(out, dim)).to(x.dtype)
