@@ -117,6 +117,18 @@ def test_extreme_and_low_precision() -> None:
         assert torch.autograd.grad(loss, half)[0].dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+def test_half_types_count_more_than_they_can_hold(dtype: torch.dtype, smoothing: float) -> None:
+    """float16 ends at 65504, which both the sum of the losses and the number of the targets may be beyond."""
+    x, target = torch.zeros(70_000, 4, dtype=dtype, requires_grad=True), torch.zeros(70_000, dtype=torch.int64)
+    loss = ours(x, target, label_smoothing=smoothing)
+    assert loss.item() == pytest.approx(math.log(4), rel=1e-2)
+    (grad,) = torch.autograd.grad(loss, x)
+    want = torch.tensor([0.25 - 1 + smoothing * 0.75, *[0.25 - smoothing / 4] * 3]) / 70_000
+    torch.testing.assert_close(grad[0].float(), want, rtol=2e-2, atol=6e-8)
+
+
 def test_errors() -> None:
     x, target = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
     with pytest.raises(ArgumentError, match=r"cross_entropy: target has the shape \(3,\); expected \(2,\) for class"):

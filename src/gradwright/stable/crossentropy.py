@@ -150,16 +150,18 @@ def cross_entropy(
         return losses.mean() if reduction == "mean" else _reduced(losses, reduction)
     kept = target != ignore_index
     index = torch.where(kept, target, 0)
-    counted = kept.to(x.dtype) if weight is None else torch.where(kept, weight[index], 0.0).to(x.dtype)
+    wide = widened(x[:0]).dtype  # half types cannot count: float16 ends at 65504, bfloat16 has whole numbers up to 256
+    counted = kept.to(wide) if weight is None else torch.where(kept, weight[index], 0.0).to(wide)
     if label_smoothing == 0:
-        losses = negative_log(x, index.unsqueeze(dim), dim).squeeze(dim)
+        losses = negative_log(x, index.unsqueeze(dim), dim).squeeze(dim).to(wide)
         losses = weighed_log(counted, losses)
     else:
         logs = log_shares(x, dim)
         spread = weighed_log(torch.full_like(x, share) if weights is None else share * weights.expand_as(x), logs)
-        own = weighed_log((1 - label_smoothing) * counted, logs.gather(dim, index.unsqueeze(dim)).squeeze(dim))
+        own = weighed_log((1 - label_smoothing) * counted, logs.gather(dim, index.unsqueeze(dim)).squeeze(dim).to(wide))
         losses = torch.where(kept, -own - spread.sum(dim), 0.0)
-    return losses.sum() / counted.sum() if reduction == "mean" else _reduced(losses, reduction)
+    found = losses.sum() / counted.sum() if reduction == "mean" else _reduced(losses, reduction)
+    return found.to(x.dtype)
 
 
 def _reduced(losses: Tensor, reduction: Reduction) -> Tensor:
