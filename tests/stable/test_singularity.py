@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gradwright as gw
 from gradwright.errors import DefinitionError
 from gradwright.stable.singularity import find_switches, quotient, removable
 
@@ -90,3 +91,18 @@ def test_the_wrong_number_of_forms_is_refused() -> None:
         removable(quotient(EXPONENTIALS[:2], 1), taylor, name="short")
     with pytest.raises(DefinitionError, match="has 4 closed forms and 1 tolerances; expected one for each"):
         find_switches(quotient(EXPONENTIALS, 1), taylor, torch.float32, tolerance=(4.0,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("name", "power"), [("one_minus_cos_over_x2", 2), ("x_minus_sin_over_x3", 3)])
+def test_no_power_of_a_large_number_is_out_of_range(name: str, power: int, dtype: torch.dtype) -> None:
+    """The third power of 1e14 is beyond float32, and its reciprocal square far from it."""
+    function = getattr(gw.stable, name)
+    ends = [1e14, -1e14, 1e20, 1e30, 1e38] + ([1e104, 1e155, 1e300] if dtype == torch.float64 else [])
+    x = torch.tensor(ends, dtype=dtype, requires_grad=True)
+    out = function(x)
+    if power == 3:
+        torch.testing.assert_close(out.detach(), 1 / x.detach() / x.detach(), rtol=1e-6, atol=0)
+    for _ in range(3):
+        (out,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        assert out.isfinite().all()

@@ -134,8 +134,13 @@ def quotient(numerator: Sequence[Form], power: int, at: float = 0.0) -> tuple[Fo
             for n in range(order + 1):
                 total = numerator[n](x)
                 for j in range(1, min(n, power) + 1):
-                    total = total - (math.comb(n, j) * math.perm(power, j)) * d ** (power - j) * found[n - j]
-                found.append(total / d**power)
+                    part = (math.comb(n, j) * math.perm(power, j)) * found[n - j]
+                    for _ in range(power - j):  # no power of d, which may be beyond the range where this is not
+                        part = part * d
+                    total = total - part
+                for _ in range(power):
+                    total = total / d
+                found.append(total)
             return found[-1]
 
         return evaluate
