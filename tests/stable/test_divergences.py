@@ -123,3 +123,16 @@ def test_errors() -> None:
         gw.stable.kl_divergence(torch.zeros(3), torch.zeros(1))
     with pytest.raises(ArgumentError, match=r"js_divergence: y is torch\.int64"):
         gw.stable.js_divergence(torch.zeros(3), torch.arange(3))
+
+
+@PAIRS
+@pytest.mark.parametrize("low", [torch.float16, torch.float32])
+def test_of_two_dtypes_the_wider_one_is_computed_with(function: Callable[..., Tensor], low: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 5).to(low).requires_grad_(), torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
+    for pair in ((x, y), (y, x)):
+        wide = tuple(z.detach().double().requires_grad_() for z in pair)
+        out, want = function(*pair), function(*wide)
+        assert out.equal(want)
+        for ours, true in zip(torch.autograd.grad(out.sum(), pair), torch.autograd.grad(want.sum(), wide)):
+            torch.testing.assert_close(ours, true.to(ours.dtype))

@@ -198,16 +198,19 @@ def kl_divergence(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
         >>> torch.autograd.grad(gw.stable.kl_divergence(x, torch.tensor([0.0, 0.0, -torch.inf])), x)
         (tensor([0., 0., 0.]),)
     """
-    _check_pair("kl_divergence", x, y)
+    x, y = _pair("kl_divergence", x, y)
     return row_divergence(x, y, dim).squeeze(dim)
 
 
-def _check_pair(name: str, x: Tensor, y: Tensor) -> None:
+def _pair(name: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both in their common dtype."""
     require_floating(name, x=x, y=y)
     if x.shape != y.shape:
         raise ArgumentError(
             f"{name}: x has the shape {tuple(x.shape)} and y {tuple(y.shape)}; expected the same; expand one of them."
         )
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    return x.to(dtype), y.to(dtype)
 
 
 @custom_gradient
@@ -312,7 +315,7 @@ def js_divergence(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
         >>> gw.stable.js_divergence(x, y)
         tensor(0.6931)
     """
-    _check_pair("js_divergence", x, y)
+    x, y = _pair("js_divergence", x, y)
     return mean_divergence(log_shares(x, dim), log_shares(y, dim), dim).squeeze(dim)
 
 
