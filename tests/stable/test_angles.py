@@ -79,3 +79,12 @@ def test_pytorch_agrees_that_the_rules_are_right() -> None:
     u, v = (torch.randn(4, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
     assert torch.autograd.gradcheck(angle_between, (u, v))
     assert torch.autograd.gradgradcheck(angle_between, (u, v))
+
+
+def test_the_direction_of_the_gradient_at_angles_below_the_rounding() -> None:
+    u = torch.tensor([0.0, 2.0, 0.0])
+    v = torch.tensor([-0.024, -4.7e7, -1.2e-7], requires_grad=True)
+    (g,) = torch.autograd.grad(angle_between(u, v), v)
+    exact = v.detach().double().requires_grad_()
+    (want,) = torch.autograd.grad(angle_between(u.double(), exact), exact)
+    torch.testing.assert_close(g.double(), want, rtol=0, atol=1e-6 * float(want.abs().max()))

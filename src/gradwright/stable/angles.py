@@ -167,7 +167,8 @@ def _rejected(u: Tensor, v: Tensor) -> Tensor:
     once = (v - product) - _rest(part, u, product)
     twice = once - _dot(u, once) / square * u
     some = twice.abs().amax(-1, keepdim=True) > 8 * torch.finfo(u.dtype).eps * once.abs().amax(-1, keepdim=True)
-    return twice * some
+    # What is left of u in it is eps of `once`, which at angles below eps is more than eps of the result.
+    return (twice - _dot(u, twice) / square * u) * some
 
 
 def _rest(a: Tensor, b: Tensor, product: Tensor) -> Tensor:
