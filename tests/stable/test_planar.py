@@ -47,3 +47,9 @@ def test_dtypes() -> None:
         gw.stable.hypot(half, torch.arange(2))
     with pytest.raises(ArgumentError, match=r"atan2: input is torch.complex64"):
         gw.stable.atan2(torch.ones(2) * 1j, half)
+
+
+def test_a_number_decides_no_dtype() -> None:
+    number, row = torch.tensor(2.0, dtype=torch.float64), torch.ones(2)
+    for ours, theirs in ((gw.stable.hypot, torch.hypot), (gw.stable.atan2, torch.atan2)):
+        assert ours(row, number).dtype == theirs(row, number).dtype == torch.float32

@@ -126,7 +126,7 @@ def hypot(x: Tensor, y: Tensor) -> Tensor:
         (tensor([0.0000, 0.6000]),)
     """
     require_floating("hypot", x=x, y=y)
-    return _hypot(*together(x, y)).to(torch.promote_types(x.dtype, y.dtype))
+    return _hypot(*together(x, y)).to(torch.result_type(x, y))
 
 
 @custom_gradient
@@ -186,7 +186,7 @@ def atan2(input: Tensor, other: Tensor) -> Tensor:
         (tensor(5.0000e+29),)
     """
     require_floating("atan2", input=input, other=other)
-    return _atan2(*together(input, other)).to(torch.promote_types(input.dtype, other.dtype))
+    return _atan2(*together(input, other)).to(torch.result_type(input, other))
 
 
 @custom_gradient
