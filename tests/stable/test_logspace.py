@@ -84,3 +84,14 @@ def test_errors() -> None:
             getattr(gw.stable, name)(torch.arange(3), 0)
     with pytest.raises(IndexError):
         gw.stable.logsumexp(torch.zeros(2), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore")
+def test_logsumexp_is_compiled_for_any_size_and_dimension() -> None:
+    compiled = torch.compile(gw.stable.logsumexp, fullgraph=True, dynamic=True)
+    for dim in (-1, 0):
+        for count in (3, 5):
+            x = torch.randn(count, 4)
+            torch.testing.assert_close(compiled(x, dim), torch.logsumexp(x, dim))

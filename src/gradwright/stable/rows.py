@@ -50,8 +50,11 @@ def dimensions(dim: int | tuple[int, ...], count: int) -> tuple[int, ...]:
     Raises:
         IndexError: there is no such dimension, as PyTorch raises.
     """
-    every = range(max(count, 1))
-    return tuple(every[place] for place in ((dim,) if isinstance(dim, int) else dim))
+    size = max(count, 1)
+    found = (dim,) if isinstance(dim, (int, torch.SymInt)) else tuple(dim)
+    if any(not -size <= place < size for place in found):
+        raise IndexError(f"dim is {dim}; expected a dimension from {-size} to {size - 1}; count again.")
+    return tuple(place % size for place in found)
 
 
 def flattened(x: Tensor, dims: tuple[int, ...]) -> Tensor:
