@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import gradwright as gw
 from gradwright.authoring.catalogue import entries
 from gradwright.authoring.exact import ExactEntry
 from gradwright.errors import ArgumentError
-from gradwright.stable.arguments import scaled
+from gradwright.stable.arguments import common_dtype, scaled
 
 FAMILIES = {"exponential", "gaussian_gate", "gates", "hyperbolic", "log_logistic", "logistic"}
 ENTRIES = [e for e in entries(gw.stable) if isinstance(e, ExactEntry) and e.family in FAMILIES]
@@ -84,3 +85,10 @@ def test_gradients_of_many_cotangents_at_once(name: str) -> None:
     (together,) = torch.autograd.grad(out, x, weights, is_grads_batched=True, retain_graph=True)
     alone = [torch.autograd.grad(out, x, w, retain_graph=True)[0] for w in weights]
     torch.testing.assert_close(together, torch.stack(alone))
+
+
+def test_the_common_dtype_is_that_of_pytorch() -> None:
+    dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    for first, second, shape, other in itertools.product(dtypes, dtypes, [(), (2,)], [(), (2,)]):
+        x, y = torch.zeros(shape, dtype=first), torch.zeros(other, dtype=second)
+        assert common_dtype(x, y) == torch.result_type(x, y)

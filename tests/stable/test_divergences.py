@@ -136,3 +136,18 @@ def test_of_two_dtypes_the_wider_one_is_computed_with(function: Callable[..., Te
         assert out.equal(want)
         for ours, true in zip(torch.autograd.grad(out.sum(), pair), torch.autograd.grad(want.sum(), wide)):
             torch.testing.assert_close(ours, true.to(ours.dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore")
+@PAIRS
+def test_compiled_code_takes_batches_of_any_size(function: Callable[..., Tensor]) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(function, fullgraph=True)
+    for count in (3, 5, 7):  # from the second on, the size is a symbol
+        x, y = (torch.randn(count, 4, requires_grad=True) for _ in range(2))
+        out, want = compiled(x, y), function(x, y)
+        torch.testing.assert_close(out, want)
+        for ours, true in zip(torch.autograd.grad(out.sum(), (x, y)), torch.autograd.grad(want.sum(), (x, y))):
+            torch.testing.assert_close(ours, true)

@@ -209,7 +209,7 @@ def _pair(name: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         raise ArgumentError(
             f"{name}: x has the shape {tuple(x.shape)} and y {tuple(y.shape)}; expected the same; expand one of them."
         )
-    dtype = torch.promote_types(x.dtype, y.dtype)
+    dtype = common_dtype(x, y)
     return x.to(dtype), y.to(dtype)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example, grid
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, sweep, ulps
-from gradwright.stable.arguments import require_floating
+from gradwright.stable.arguments import common_dtype, require_floating
 from gradwright.stable.scaling import together
 
 # -------------------------------------------------------------------- points
@@ -126,7 +126,7 @@ def hypot(x: Tensor, y: Tensor) -> Tensor:
         (tensor([0.0000, 0.6000]),)
     """
     require_floating("hypot", x=x, y=y)
-    return _hypot(*together(x, y)).to(torch.result_type(x, y))
+    return _hypot(*together(x, y)).to(common_dtype(x, y))
 
 
 @custom_gradient
@@ -186,7 +186,7 @@ def atan2(input: Tensor, other: Tensor) -> Tensor:
         (tensor(5.0000e+29),)
     """
     require_floating("atan2", input=input, other=other)
-    return _atan2(*together(input, other)).to(torch.result_type(input, other))
+    return _atan2(*together(input, other)).to(common_dtype(input, other))
 
 
 @custom_gradient
