@@ -151,3 +151,16 @@ def test_compiled_code_takes_batches_of_any_size(function: Callable[..., Tensor]
         torch.testing.assert_close(out, want)
         for ours, true in zip(torch.autograd.grad(out.sum(), (x, y)), torch.autograd.grad(want.sum(), (x, y))):
             torch.testing.assert_close(ours, true)
+
+
+@PAIRS
+def test_half_types_are_compared_in_float32(function: Callable[..., Tensor]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(500).half()
+    y = (x + torch.randn(500) / 16).half()
+    pair, wide = ([z.to(dtype).requires_grad_() for z in (x, y)] for dtype in (torch.float16, torch.float32))
+    out, want = function(*pair), function(*wide)
+    assert out.dtype == torch.float16
+    torch.testing.assert_close(out, want.half(), rtol=2e-3, atol=0)
+    for ours, true in zip(torch.autograd.grad(out, pair), torch.autograd.grad(want, wide)):
+        torch.testing.assert_close(ours.float(), true, rtol=0, atol=2e-3 * float(true.abs().max()))

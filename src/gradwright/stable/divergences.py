@@ -316,7 +316,8 @@ def js_divergence(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
         tensor(0.6931)
     """
     x, y = _pair("js_divergence", x, y)
-    return mean_divergence(log_shares(x, dim), log_shares(y, dim), dim).squeeze(dim)
+    logs = (log_shares(widened(z), dim) for z in (x, y))  # in half types they would be rounded before they are compared
+    return mean_divergence(*logs, dim).squeeze(dim).to(x.dtype)
 
 
 @custom_gradient
