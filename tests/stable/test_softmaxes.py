@@ -131,3 +131,18 @@ def test_errors() -> None:
         gw.stable.softmax(x, 0, torch.ones(2, dtype=torch.bool))
     with pytest.raises(IndexError):
         gw.stable.softmax(x, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("lead", [0.25, 1.5])
+def test_numbers_that_lead_together_with_one_cotangent(dtype: torch.dtype, lead: float) -> None:
+    """``sum(p g)`` is nearly their cotangent: what is left of the difference is the probability of the others."""
+    gap = {torch.float64: 30.0, torch.float32: 14.0, torch.float16: 6.0}[dtype]
+    x = torch.tensor([lead, 0.0, -gap], dtype=dtype, requires_grad=True)
+    g = torch.tensor([1 / 3, 1 / 3, 0.0], dtype=dtype)
+    (grad,) = torch.autograd.grad(gw.stable.softmax(x, 0), x, g)
+    p = torch.softmax(x.detach().double(), 0)
+    want = g[0].double() * p[2] * torch.stack([p[0], p[1], p[2] - 1])
+    torch.testing.assert_close(
+        grad.double(), want, rtol=4 * torch.finfo(dtype).eps, atol=6e-8 if dtype == torch.float16 else 0
+    )

@@ -185,9 +185,13 @@ def shares_vjp(g: Tensor, out: Tensor, dim: int) -> Tensor:
 def share_slope(g: Tensor, p: Tensor, dim: int) -> Tensor:
     """Return ``p (g - sum(p g))``, for ``p`` that sum to 1, or are all 0. The matrix of this map is symmetric."""
     if p.dim() and seen_below(p, INF):
-        out = softmax_backward(g, p, dim)
+        q = widened(p)
+        out = softmax_backward(widened(g), q, dim)
         if seen_below(first_of(out, dim).abs(), INF):  # else an infinite cotangent may have met a probability of 0
-            return out if seen_below(p, LEADS) else _balanced(out, torch.nonzero(p > LEADS, as_tuple=True), dim)
+            # Rows sum to 0. What they sum to is the rounding of sum(p g), which is large where those that lead agree.
+            out.addcmul_(q, out.sum(dim, keepdim=True), value=-1)
+            out = out if seen_below(p, LEADS) else _balanced(out, torch.nonzero(p > LEADS, as_tuple=True), dim)
+            return out.to(p.dtype)
     q = widened(p)
     c = _to_leading(widened(g), q, dim)
     return (q * (c - (q * c).sum(dim, keepdim=True))).to(p.dtype)
