@@ -63,3 +63,9 @@ def test_exp2_has_second_derivatives_in_reverse_over_forward() -> None:
     weights = torch.arange(1.0, 4.0)
     hessian = torch.func.jacrev(torch.func.jacfwd(lambda x: (weights * gw.stable.exp2(x)).sum()))(torch.zeros(3))
     torch.testing.assert_close(hessian, torch.diag(weights * math.log(2) ** 2))
+
+
+def test_exp2_has_batched_gradients() -> None:
+    x = torch.tensor([0.5, -1.0])
+    jacobian = torch.autograd.functional.jacobian(gw.stable.exp2, x, vectorize=True)
+    torch.testing.assert_close(jacobian, torch.diag(x.exp2() * math.log(2)))

@@ -138,7 +138,7 @@ def _exp2_pulled(weight: Tensor, x: Tensor, power: Tensor) -> Tensor:
     Where the power itself is seen to be a normal number, it is as good; it follows from ``x``.
     """
     if seen_within(power, 2 * torch.finfo(power.dtype).smallest_normal, math.inf):
-        return power.mul(math.log(2)).mul_(weight)
+        return scaled(power.mul(math.log(2)), weight)
     root = x.mul(0.5).exp2_()
     return weight * root * math.log(2) * root  # not in place: a weight may be a zero that PyTorch keeps no memory for
 
