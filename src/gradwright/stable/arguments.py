@@ -31,16 +31,6 @@ def widened(x: Tensor) -> Tensor:
     return x.float() if x.dtype in HALVES else x
 
 
-def common_dtype(x: Tensor, y: Tensor) -> torch.dtype:
-    """Return the dtype of a result of two tensors: a tensor without dimensions decides it only beside its like.
-
-    That is ``torch.result_type``, which ``torch.compile`` does not take where sizes are symbols (torch 2.13).
-    """
-    if bool(x.dim()) == bool(y.dim()):
-        return torch.promote_types(x.dtype, y.dtype)
-    return x.dtype if x.dim() else y.dtype
-
-
 def scaled(own: Tensor, weight: Tensor) -> Tensor:
     """Return ``own * weight`` in the memory of ``own``, which nobody else has.
 

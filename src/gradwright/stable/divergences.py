@@ -316,8 +316,8 @@ def js_divergence(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
         tensor(0.6931)
     """
     x, y = _pair("js_divergence", x, y)
-    logs = (log_shares(widened(z), dim) for z in (x, y))  # in half types they would be rounded before they are compared
-    return mean_divergence(*logs, dim).squeeze(dim).to(x.dtype)
+    a, b = widened(x), widened(y)  # logarithms of half types would be rounded before they are compared
+    return mean_divergence(log_shares(a, dim), log_shares(b, dim), dim).squeeze(dim).to(x.dtype)
 
 
 @custom_gradient
