@@ -38,6 +38,7 @@ def _examples(negative: Sequence[float]) -> Callable[[torch.dtype], Sequence[Exa
     bars=BARS,
     examples=_examples([-2.5, -3.0]),
     replaces=torch.special.erfcx,
+    slower="each term of a polynomial is a pass over the memory; PyTorch's kernel is fused, and cancels",
     paper="DLMF 7.2.3; pytorch#195679",
 )
 @custom_gradient
@@ -96,6 +97,7 @@ def erfcx_bend_vjp(g: Tensor, x: Tensor) -> Tensor:
     bars=BARS,
     examples=_examples([-3.0, -3.25]),
     replaces=lambda x: ROOT_HALF_PI * torch.special.erfcx(x / ROOT_2),
+    slower="each term of a polynomial is a pass over the memory; PyTorch's kernel is fused, and cancels",
     paper="Mills 1926; DLMF 7.8.1",
 )
 @custom_gradient
