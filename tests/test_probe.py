@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import gradwright.stable
+from gradwright.authoring.catalogue import Entry, entries
 from gradwright.cli import main
+from gradwright.cli.probe import chosen
+from gradwright.errors import OptionError
 from gradwright.probing.run import sections
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +40,11 @@ def rows(out: str) -> list[str]:
     return [match[1] for line in out.splitlines() if (match := re.match(r"([A-Z]?\d+)  +\S", line))]
 
 
+def words(out: str) -> str:
+    """Return an output without the ends of its lines."""
+    return " ".join(out.split())
+
+
 def test_a_section(run: Run) -> None:
     status, out, err = run("indexing")
     assert (status, err) == (0, "")
@@ -45,16 +54,12 @@ def test_a_section(run: Run) -> None:
     assert "Singular points" not in out
     (own,) = [section for section in sections() if section.name == "indexing"]
     assert sorted(rows(out)) == sorted(probe.id for probe in own.probes)
-    line = next(line for line in out.splitlines() if line.startswith("165 "))
-    assert re.split(r"  +", line.strip())[:7] == [
-        "165",
-        "zeros.scatter(0, [0, 0], src), by src",
-        "f64",
-        "[1, 1]",
-        "[0, 1]",
-        "wrong 1.0e+00",
-        "right",
-    ]
+    at = next(number for number, line in enumerate(out.splitlines()) if line.startswith("165 "))
+    first, second = out.splitlines()[at : at + 2]
+    assert re.split(r"  +", first.strip()) == ["165", "wrong 1.0e+00", "zeros.scatter(0, [0, 0], src), by src"]
+    says = ["torch says [1, 1] (f64)", "right is [0, 1]", "forward right", "gw.stable.scatter: right"]
+    assert re.split(r"  +", second.strip()) == says
+    assert "torch raises (f64)" in out
     assert rows(out)[:4] == ["172", "165", "166", "169"] or set(rows(out)[:4]) == {"165", "166", "169", "172"}
     assert rows(out)[4] == "179", "what is detached comes after what is wrong, and before what raises"
     assert re.search(rf"\ntorch {re.escape(torch.__version__)}, gradwright \S+, \d+\.\d s\n$", out)
@@ -63,16 +68,89 @@ def test_a_section(run: Run) -> None:
 
 def test_names_choose_rows_sections_and_functions(run: Run) -> None:
     assert rows(run("165", "m1")[1]) == ["165", "M1"]
-    softplus = rows(run("softplus")[1])
+    softplus = rows(run("stable.softplus")[1])
     assert {"66", "67", "R11"} <= set(softplus)
-    assert rows(run("gw.stable.softplus")[1]) == rows(run("stable.softplus")[1]) == softplus
+    assert "T19" not in softplus, "it calls softplus, and gw.stable.softplus is not what is right there"
+    assert rows(run("gw.stable.softplus")[1]) == softplus
     assert rows(run("gradwright.stable.softplus", "66")[1]) == softplus
+    assert set(rows(run("softplus")[1])) == {*softplus, "T19"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("torch.acos", {"14", "16", "P11"}),
+        ("torch.cdist", {"174", "175", "M13", "P4"}),
+        ("torch.linalg.eigh", {"149", "M6"}),
+        ("eigh", {"149", "M6"}),
+        ("pow", {"R6"}),
+        ("lgamma", {"133", "F24"}),
+        ("F.ctc_loss", {"172", "173"}),
+        ("scaled_dot_product_attention", {"177", "M15", "R9"}),
+        ("torch.nn.functional.gelu", {"69"}),
+        ("special.erfcx", {"84"}),
+        ("linalg.sqrtm", {"164"}),
+        ("std", {"9", "R2"}),
+    ],
+)
+def test_a_function_of_torch_chooses_the_rows_that_call_it(name: str, expected: set[str]) -> None:
+    found, notes = chosen(sections(), [name])
+    assert expected <= {probe.id for _, probe in found}
+    assert not notes
+    last = name.rpartition(".")[2]
+    for _, probe in found:
+        assert re.search(rf"\b{last}\b", probe.case) or last == probe.remedy
+
+
+def test_a_word_of_a_row_that_is_no_call_chooses_nothing() -> None:
+    """A row "by the mean" says nothing about torch.mean; torch.polar has the name of another function."""
+    for name in ("mean", "torch.mean", "torch.x", "torch.softplu"):
+        with pytest.raises(OptionError, match="no row calls it"):
+            chosen(sections(), [name])
+    probes, notes = chosen(sections(), ["torch.polar"])
+    assert (probes, notes) == ([], ["torch.polar: no row calls it; gradwright show stable.polar"])
+
+
+def test_a_stable_function_without_a_row(run: Run) -> None:
+    told = "gw.stable.masked_mean: no row of its own; gradwright show stable.masked_mean\n"
+    for name in ("masked_mean", "stable.masked_mean", "gw.stable.masked_mean"):
+        assert run(name) == (0, told, "")
+    status, out, _ = run("masked_mean", "165")
+    assert status == 0
+    assert out.startswith(told)
+    assert rows(out) == ["165"]
+    status, out, err = run("masked_mean", "165", "--json", "-")
+    assert (status, err) == (0, told)
+    assert [row["id"] for row in json.loads(out)["probes"]] == ["165"]
+    assert run("masking")[0] == 2, "a module of the package is no function"
+
+
+@pytest.mark.parametrize("known", entries(gradwright.stable), ids=lambda known: known.name)
+def test_every_stable_function_is_known(known: Entry) -> None:
+    probes, notes = chosen(sections(), [known.name])
+    assert bool(probes) != bool(notes)
+
+
+def test_the_list_of_sections(run: Run) -> None:
+    status, out, err = run("--list")
+    assert (status, err) == (0, "")
+    assert [line.split()[:3] for line in out.splitlines()] == [
+        [section.name, str(len(section.probes)), "rows"] for section in sections()
+    ]
+    assert "Singular points and scale" in out
+    status, out, err = run("--list", "165")
+    assert (status, out) == (2, "")
+    assert "--list: runs nothing; expected no name and no other option" in err
 
 
 def test_an_unknown_name(run: Run) -> None:
     status, out, err = run("165", "softpluss")
     assert (status, out) == (2, "")
-    assert err == ("probe: got 'softpluss'. Did you mean 'softplus'? Expected a name that `gradwright probe` lists.\n")
+    about, _, *listed = err.splitlines()
+    assert about == (
+        "probe: 'softpluss' is no row, section or function of gw.stable, and no row calls it: not looked at."
+    )
+    assert "\n".join([*listed, ""]) == run("--list")[1]
 
 
 def test_only_what_is_wrong(run: Run) -> None:
@@ -82,7 +160,25 @@ def test_only_what_is_wrong(run: Run) -> None:
     assert not [row for row in rows(out) if row.startswith("R")]
     assert "not right" in out
     assert "What torch has right" not in out
-    assert re.search(r"\n\d+ probes: .* 3 right\n", out), "the counts are of all"
+    assert re.search(r"^\d+ probes: .* 3 right\n", out), "the counts are of all"
+
+
+def test_the_counts_and_the_legend_come_first(run: Run) -> None:
+    _, out, _ = run("165", "R1")
+    counts = "2 probes: 1 wrong, 1 right"
+    assert out.startswith(counts)
+    for word in ("[value]", "[2nd]", "forward", "gw.stable.NAME"):
+        assert word in out.partition("(indexing)")[0]
+    assert out.splitlines()[-2] == counts, "once more, where the first lines have left the screen"
+    assert run("165")[1].count("1 probe: 1 wrong") == 1
+
+
+def test_right_but_for_forward_mode(run: Run) -> None:
+    _, out, _ = run("R4", "R1", "M6", "--wrong")
+    assert "(right): 0 of 2 not right, 1 more only in forward mode" in words(out)
+    assert re.search(r"^R4  right; no forward mode  pdist", out, re.MULTILINE)
+    assert re.search(r"^M6  right; forward wrong \S+  V2", out, re.MULTILINE)
+    assert "R1" not in rows(out)
 
 
 def test_json(run: Run, tmp_path: Path) -> None:
@@ -116,12 +212,18 @@ def test_a_file_that_cannot_be_written(run: Run, monkeypatch: pytest.MonkeyPatch
     assert "cannot be written: OSError: no space left; give another file." in err
 
 
-def test_a_narrow_terminal_shows_everything(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = run("165")
-    assert max(map(len, out.splitlines())) <= 80
-    for column in ("row", "case", "verdict", "forward"):
-        assert column in out
+@pytest.mark.parametrize("columns", ["", "100", "80"])
+def test_no_row_is_broken_within_what_it_tells(run: Run, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    _, out, _ = run("linear-algebra", "T29")
+    assert max(map(len, out.splitlines())) <= int(columns or 120)
+    for piece in (
+        "gw.stable.one_minus_cos_over_x2: right",
+        "gw.stable.orthogonal_factor: right",
+        "right is [..., 0.3829, 0.4742, 0.1405]",
+    ):
+        assert piece in out
 
 
 def test_verdicts_are_coloured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

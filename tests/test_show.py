@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -152,7 +153,7 @@ def test_an_example_that_fits_no_row_of_points_is_passed_over() -> None:
     text = show.described(entry(rows, lambda dtype: [Example((torch.ones(3, 2), torch.ones(3, 1))), fitting]))
     assert "values over x (2)" in text
     text = show.described(entry(rows, lambda dtype: [Example((torch.ones(3, 2), torch.ones(3, 1)))]))
-    assert "no plot: the output is not of the shape of the input" in text
+    assert text.endswith("\nno plot: its output is no function of one number")
 
     def refuses(x: Tensor) -> Tensor:
         if x.dim() == 1:
@@ -160,7 +161,36 @@ def test_an_example_that_fits_no_row_of_points_is_passed_over() -> None:
         return x * 1
 
     text = show.described(entry(refuses, lambda dtype: [Example((torch.ones(3, 2),))]))
-    assert "no plot: ValueError: only matrices" in text
+    assert text.endswith("\nno plot: its output is no function of one number")
+
+
+@pytest.mark.parametrize("name", ["softmax", "cumprod", "eigh", "angle", "masked_mean"])
+def test_what_is_not_elementwise_has_no_plot(run: Run, name: str) -> None:
+    """Also where the output has the shape of the input: a row of points would be one argument."""
+    status, out, err = run(name)
+    assert (status, err) == (0, "")
+    assert out.endswith("\nno plot: its output is no function of one number\n")
+
+
+@pytest.mark.parametrize("name", ["torch.cdist", "cdist"])
+def test_the_name_of_a_function_of_torch(run: Run, name: str) -> None:
+    assert run(name) == run("stable.cdist")
+    assert run(name)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["stable.removable", "stable.find_switches", "stable.quotient", "ste.compare", "ste.Quantize"]
+)
+def test_what_is_no_entry_prints_its_docstring(run: Run, name: str) -> None:
+    status, out, err = run(name)
+    assert (status, err) == (0, "")
+    package, _, last = name.partition(".")
+    tool = getattr(getattr(gradwright, package), last)
+    assert out.startswith(f"{name}(")
+    assert not re.search(r"\w: |->| at 0x", out.splitlines()[0]), "neither annotations nor addresses"
+    assert (tool.__doc__ or "").splitlines()[0].replace("``", "") in out
+    assert "Arguments:" in out
+    assert run(last) == run(f"gw.{name}") == (status, out, err)
 
 
 def test_a_random_entry_says_so() -> None:

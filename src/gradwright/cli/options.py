@@ -64,14 +64,20 @@ def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.
 def add_probe_options(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gradwright probe``."""
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="a row, a section or a function of gw.stable; without it, all are run"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="a row, a section, or a function of torch or gw.stable; without it, all are run",
     )
+    parser.add_argument("--list", action="store_true", help="list the sections with the number of their rows")
     parser.add_argument("--wrong", action="store_true", help="leave out the rows that torch has right in both modes")
     parser.add_argument("--json", metavar="FILE", help="write the results as JSON (- is standard output, and no table)")
 
 
 def refuse_bad_probe_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """End with a message when an option cannot be right."""
+    if options.list and (options.names or options.wrong or options.json is not None):
+        parser.error("--list: runs nothing; expected no name and no other option; leave them out.")
     if options.json != "-":
         _refuse_unwritable(parser, "--json", options.json)
 

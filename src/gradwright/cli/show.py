@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 from gradwright import torch_compat as torch_compat  # first: it says clearly when torch is missing
@@ -20,7 +22,8 @@ from torch import Tensor
 from gradwright import stable, ste
 from gradwright.authoring.catalogue import Entry, Example, SurrogateEntry, entries
 from gradwright.authoring.exact import ExactEntry
-from gradwright.errors import describe_exception, unknown_name
+from gradwright.cli.names import without_torch
+from gradwright.errors import unknown_name
 from gradwright.reporting.curve import ASCII, MARGIN, UNICODE, curve
 
 PACKAGES = (stable, ste)
@@ -31,6 +34,7 @@ JUMP = 1e-3
 """What counts as one between neighbouring numbers, as a part of the largest gradient."""
 FAR = 8
 """Points farther from zero than so many times the median one are left out of a plot."""
+NO_PLOT = "no plot: its output is no function of one number"
 
 
 def run_show(name: str | None) -> int:
@@ -39,15 +43,42 @@ def run_show(name: str | None) -> int:
     if name is None:
         _print(_listed(known))
         return 0
-    wanted = name.removeprefix("gradwright.").removeprefix("gw.")
+    wanted = without_torch(name) or name.removeprefix("gradwright.").removeprefix("gw.")
     group = [entry for entry in known if wanted in (_package(entry), entry.family, f"{_package(entry)}.{entry.family}")]
     found = [entry for entry in known if wanted in (entry.name, entry.name.rpartition(".")[2])]
-    if not group and not found:
-        names = [entry.name for entry in known] + [entry.name.rpartition(".")[2] for entry in known]
+    if found or group:
+        _print("\n\n".join(map(described, found)) if found else _listed(group))
+        return 0
+    tools = {full: tool for package in PACKAGES for full, tool in _tools(package, known).items()}
+    fitting = [full for full in tools if wanted in (full, full.rpartition(".")[2])]
+    if not fitting:
+        full_names = [*(entry.name for entry in known), *tools]
+        names = full_names + [full.rpartition(".")[2] for full in full_names]
         print(unknown_name("show", wanted, names, "gradwright show"), file=sys.stderr)
         return 2
-    _print("\n\n".join(map(described, found)) if found else _listed(group))
+    _print("\n\n".join(_documented(full, tools[full]) for full in fitting))
     return 0
+
+
+def _tools(package: ModuleType, known: Sequence[Entry]) -> dict[str, Callable[..., Any]]:
+    """Return what a package has beside its entries, such as functions that make functions, by name."""
+    names = {entry.name for entry in known}
+    short = package.__name__.rpartition(".")[2]
+    return {
+        f"{short}.{name}": value
+        for name, value in vars(package).items()
+        if callable(value) and not name.startswith("_") and f"{short}.{name}" not in names
+    }
+
+
+def _documented(name: str, tool: Callable[..., Any]) -> str:
+    """Return how something that is no entry is called, and its docstring."""
+    empty = inspect.Parameter.empty
+    signature = inspect.signature(tool)
+    bare = [parameter.replace(annotation=empty) for parameter in signature.parameters.values()]
+    called = signature.replace(parameters=bare, return_annotation=empty)
+    without_addresses = re.sub(r"<function (\S+) at 0x\w+>", r"\1", str(called))
+    return f"{name}{without_addresses}\n\n{_plain(inspect.getdoc(tool) or '')}"
 
 
 def _print(text: str) -> None:
@@ -153,8 +184,9 @@ _INFINITE = torch.tensor(math.inf)
 
 def _plots(entry: Entry, columns: int) -> list[str]:
     """Return plots of the values and of the gradient, on the first example that a row of points fits."""
+    if isinstance(entry, ExactEntry) and not entry.elementwise:
+        return [NO_PLOT]  # a row of points would be one argument of it, as it is of a softmax
     strokes = UNICODE if _encodable("".join(vars(UNICODE).values())) else ASCII
-    reason = "no example has a tensor as its first argument"
     for example in entry.examples(torch.float32):
         given = _first(example)
         if given is None or given.is_complex():
@@ -163,11 +195,9 @@ def _plots(entry: Entry, columns: int) -> list[str]:
         example = _along(example, given, x)
         try:
             out, grad = _returned(entry.function, example, x)
-        except (ValueError, TypeError, RuntimeError, IndexError) as error:
-            reason = describe_exception(error)
+        except (ValueError, TypeError, RuntimeError, IndexError):
             continue
         if out.shape != x.shape:
-            reason = "the output is not of the shape of the input"
             continue
         note = f" ({_arguments(example)})" if _arguments(example) else ""
         drawn = ", one draw" if getattr(entry, "random", "") else ""
@@ -177,7 +207,7 @@ def _plots(entry: Entry, columns: int) -> list[str]:
             "gradient of x as returned, for a cotangent of 1",
             *curve(x.tolist(), grad.tolist(), strokes=strokes),
         ]
-    return [f"no plot: {reason}"]
+    return [NO_PLOT]
 
 
 def _along(example: Example, given: Tensor, x: Tensor) -> Example:

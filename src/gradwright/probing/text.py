@@ -1,4 +1,4 @@
-"""Results as words: the cells of the table, the order of its rows, and the counts below it."""
+"""Results as words: the cells of the table, the lines of a list, the order of rows, and the counts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ HEADS = ("row", "case", "dtype", "torch says", "right is", "verdict", "forward",
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 MARKS = {"value": " [value]", "gradient": "", "second derivative": " [2nd]"}
 NOTHING = {"detached": "no grad_fn", "not implemented": "raises", "missing": "raises", "raises": "raises"}
+LEGEND = (
+    "[value]: the value is looked at; [2nd]: the second derivative; else the gradient; "
+    "forward: the gradient in forward mode; gw.stable.NAME: what that function returns there"
+)
 SHOWN = 3
 """Elements of a vector that are shown, around the one that is farthest from the truth."""
 
@@ -28,6 +32,32 @@ def cells(result: Result) -> tuple[str, ...]:
     forward = "" if result.forward is None else str(result.forward)
     remedy = f"{probe.remedy}: {result.remedy}" if probe.remedy else ""
     return probe.id, case(probe), DTYPES[probe.dtype], got, wanted, str(result.torch), forward, remedy
+
+
+def verdict(result: Result) -> str:
+    """Return the verdict on torch; where only forward mode is not right, it says so."""
+    if result.torch.kind != "right" or result.ok:
+        return str(result.torch)
+    lacking = result.forward is not None and result.forward.kind in NOTHING
+    return "right; no forward mode" if lacking else f"right; forward {result.forward}"
+
+
+def details(result: Result) -> list[str]:
+    """Return what is told of a row beside its case and verdict, in pieces that are not to be broken."""
+    _, _, dtype, got, wanted, _, forward, _ = cells(result)
+    pieces = [f"torch {got if got == 'raises' else f'says {got}'} ({dtype})", f"right is {wanted}"]
+    if forward and (result.torch.kind != "right" or result.ok):
+        pieces.append(f"forward {forward}")
+    if result.probe.remedy:
+        pieces.append(f"gw.stable.{result.probe.remedy}: {result.remedy}")
+    return pieces
+
+
+def not_right(results: Sequence[Result]) -> str:
+    """Return how many are not right, those apart where only forward mode is not."""
+    wrong = sum(result.torch.kind != "right" for result in results)
+    only = sum(result.torch.kind == "right" and not result.ok for result in results)
+    return f"{wrong} of {len(results)} not right" + (f", {only} more only in forward mode" if only else "")
 
 
 def case(probe: Probe) -> str:
@@ -63,7 +93,7 @@ def counts(results: Iterable[Result]) -> str:
 
 
 def summary(results: Sequence[Result]) -> list[str]:
-    """Return the lines below the table, without torch's version and the time."""
+    """Return the lines of counts, without torch's version and the time."""
     forward = [result for result in results if result.forward is not None]
     only = sum(result.torch.kind == "right" and not result.ok for result in forward)
     oracle = sum(
@@ -73,7 +103,7 @@ def summary(results: Sequence[Result]) -> list[str]:
     built = [result for result in named if result.stable is not None]
     right = sum(result.stable is not None and result.stable.kind == "right" for result in built)
     return [
-        f"{_counted(len(results), 'probe')}: {counts(results) or 'nothing'}",
+        f"{counted(len(results), 'probe')}: {counts(results) or 'nothing'}",
         f"forward mode alone is right in {oracle}, and alone is not right in {only}, of {len(forward)}",
         f"gw.stable has a function for {len(named)}: {right} right, {len(built) - right} not right, "
         f"{len(named) - len(built)} not built yet",
@@ -137,5 +167,6 @@ def _vector(numbers: Sequence[float], at: int, digits: int) -> str:
     return f"[{', '.join([*before, *shown, *after])}]"
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
