@@ -102,7 +102,7 @@ def summed(x: Tensor, dim: Dims) -> Tensor:
 
 def whole(dim: Dims) -> Dims:
     """Return the dimensions of a vector, with None for all: PyTorch takes an empty tuple for that as well."""
-    return None if dim is not None and not isinstance(dim, int) and len(dim) == 0 else dim
+    return None if isinstance(dim, (tuple, list)) and not dim else dim
 
 
 def squeezed(x: Tensor, dim: Dims) -> Tensor:
