@@ -73,6 +73,17 @@ def missing_torch() -> MissingDependencyError:
     )
 
 
+def kind_of(value: object) -> str:
+    """Return what a value is, as messages say it.
+
+    Example:
+        >>> kind_of(2), kind_of([2]), kind_of(None)
+        ('an int', 'a list', 'None')
+    """
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
 def describe_exception(error: BaseException) -> str:
     """Return ``TypeName: first line`` of an exception, shortened to one readable line."""
     lines = str(error).strip().splitlines()

@@ -63,5 +63,5 @@ def test_arguments_that_do_not_fit_are_named(arguments: dict[str, Any], message:
 
 
 def test_another_reduction_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"^reduction: got 'avg'; expected one of mean, sum, none"):
+    with pytest.raises(OptionError, match=r"^bce_with_logits: reduction: got 'avg'; expected one of mean, sum, none"):
         gw.stable.bce_with_logits(X, T, reduction="avg")  # type: ignore[arg-type]

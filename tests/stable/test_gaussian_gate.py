@@ -57,5 +57,5 @@ def test_the_constants() -> None:
 
 
 def test_another_approximation_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"^approximate: got 'erf'; expected one of none, tanh"):
+    with pytest.raises(OptionError, match=r"^gelu: approximate: got 'erf'; expected one of none, tanh"):
         gw.stable.gelu(X, "erf")  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from gradwright import torch_compat
 from gradwright.authoring import autocast, trees
 from gradwright.authoring.definition import Definition, State
 from gradwright.authoring.derive import differentiable, meta_of, zeros
-from gradwright.errors import ArgumentError, RuleError, describe_exception
+from gradwright.errors import ArgumentError, RuleError, describe_exception, kind_of
 
 
 @dataclass
@@ -102,8 +102,8 @@ def check_values(definition: Definition, values: Sequence[Any]) -> None:
             )
         if argument.kind == "tensor" and not isinstance(value, Tensor) and value is not argument.default:
             raise ArgumentError(
-                f"{definition.name}: {argument.name!r} is a {type(value).__name__}, but its annotation is Tensor; "
-                "expected a tensor; pass torch.tensor(...), or change the annotation."
+                f"{definition.name}: {argument.name!r} is {kind_of(value)}, but its annotation is Tensor; expected a "
+                "tensor; write torch.tensor(...) for it, or change the annotation if the function is yours."
             )
 
 

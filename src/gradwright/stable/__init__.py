@@ -5,6 +5,9 @@ values, first and second derivatives, at the singular points and over the whole 
 ``gradwright show stable`` lists them, ``gradwright probe`` says what the installed PyTorch gets wrong.
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from gradwright.errors import did_you_mean as _did_you_mean
 from gradwright.stable.alignment import kabsch as kabsch
 from gradwright.stable.angles import angle_between as angle_between
 from gradwright.stable.arc_hyperbolic import acosh as acosh
@@ -114,3 +117,9 @@ from gradwright.stable.truncated import log_ndtr_between as log_ndtr_between
 from gradwright.stable.truncated import truncated_normal_mean as truncated_normal_mean
 from gradwright.stable.xlogs import xlogx as xlogx
 from gradwright.stable.xlogs import xlogy as xlogy
+
+if not _TYPE_CHECKING:  # so that type checkers still tell what there is
+
+    def __getattr__(name: str) -> object:
+        guess = "" if name.startswith("_") else _did_you_mean(name, [each for each in globals() if each[0] != "_"])
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{guess}", name=name)

@@ -22,6 +22,7 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import ArgumentError
+from gradwright.stable.arguments import not_a_tensor
 from gradwright.stable.linear_algebra import from_array, reciprocal, to_array
 from gradwright.stable.matrices import check_matrix
 from gradwright.stable.polar import factor, factors, unique
@@ -166,6 +167,8 @@ def _check(P: Tensor, Q: Tensor, weights: Tensor | None) -> None:
             f"kabsch: P is {P.dtype} of shape {tuple(P.shape)} and Q is {Q.dtype} of shape {tuple(Q.shape)}; expected "
             "the same, since each point has its counterpart; make them alike."
         )
+    if weights is not None and not isinstance(weights, Tensor):
+        raise not_a_tensor("kabsch", "weights", weights, "a floating-point tensor")
     if weights is not None and (weights.shape != P.shape[:-1] or weights.dtype != P.dtype):
         raise ArgumentError(
             f"kabsch: weights is {weights.dtype} of shape {tuple(weights.shape)}; expected {P.dtype} and one for each "

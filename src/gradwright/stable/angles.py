@@ -20,7 +20,7 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact
 from gradwright.errors import ArgumentError
 from gradwright.stable import rotation_references as plain
-from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.arguments import require_dim, require_floating, widened
 from gradwright.stable.rotation_samples import BARS
 
 SPLIT = {torch.float64: 2.0**27 + 1, torch.float32: 2.0**12 + 1}
@@ -94,6 +94,7 @@ def angle_between(u: Tensor, v: Tensor, dim: int = -1) -> Tensor:
         (tensor([-8.6736e-19,  1.0000e+00]),)
     """
     require_floating("angle_between", u=u, v=v)
+    require_dim("angle_between", dim)
     if u.dim() == 0 or v.dim() == 0 or u.shape[dim] != v.shape[dim]:
         raise ArgumentError(
             f"angle_between: u has shape {tuple(u.shape)} and v {tuple(v.shape)}; expected as many components in both "

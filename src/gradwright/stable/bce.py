@@ -103,15 +103,16 @@ def bce_with_logits(
         tensor([-4.2484e-18], dtype=torch.float64)
     """
     name = "bce_with_logits"
-    require_floating(name, input=input, target=target, weight=weight, pos_weight=pos_weight)
+    require_floating(name, input=input, target=target)
     if reduction not in get_args(Reduction):
-        raise unknown_choice("reduction", reduction, get_args(Reduction))
+        raise unknown_choice(f"{name}: reduction", reduction, get_args(Reduction))
     if target.shape != input.shape:
         raise ArgumentError(
             f"{name}: target has shape {tuple(target.shape)}; expected that of input, {tuple(input.shape)}; reshape it."
         )
     for argument, factor in (("weight", weight), ("pos_weight", pos_weight)):
         if factor is not None:
+            require_floating(name, **{argument: factor})
             _require_broadcast(name, argument, factor, input.shape)
     x, t = widened(input), widened(target)
     loss = _loss(x, t) if pos_weight is None else (1 - t) * softplus(x) + t * pos_weight * softplus(x, -1.0).neg()

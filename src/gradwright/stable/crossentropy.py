@@ -20,7 +20,7 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import ArgumentError, OptionError, unknown_choice
-from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.arguments import not_a_tensor, require_floating, require_number, widened
 from gradwright.stable.rows import LEADS
 from gradwright.stable.seen import seen_below, seen_within
 from gradwright.stable.softmaxes import log_shares, share_slope, shares
@@ -170,7 +170,12 @@ def _reduced(losses: Tensor, reduction: Reduction) -> Tensor:
 
 def _check(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float) -> None:
     name = "cross_entropy"
-    require_floating(name, x=x, weight=weight)
+    require_floating(name, x=x)
+    if weight is not None:
+        require_floating(name, weight=weight)
+    if not isinstance(target, Tensor):
+        raise not_a_tensor(name, "target", target, "a tensor of class indices or probabilities")
+    require_number(name, label_smoothing=label_smoothing)
     if reduction not in get_args(Reduction):
         raise unknown_choice(f"{name}: reduction", reduction, get_args(Reduction))
     if not 0 <= label_smoothing <= 1:

@@ -17,7 +17,7 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.exact import Point, exact, ulps
 from gradwright.errors import ArgumentError
-from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.arguments import require_dim, require_floating, require_number, widened
 from gradwright.stable.norms import Dims, direction, end_vectors, norm, row_vectors
 from gradwright.torch_compat import kernels
 
@@ -79,6 +79,7 @@ def normalize(x: Tensor, dim: Dims = 1) -> Tensor:
         tensor([0.6000, 0.8000])
     """
     require_floating("normalize", x=x)
+    require_dim("normalize", dim, several=True, none=True)
     return direction(widened(x), dim)[0].to(x.dtype)
 
 
@@ -139,6 +140,7 @@ def weight_norm(v: Tensor, g: Tensor, dim: int | None = 0) -> Tensor:
                 [0., 0.]])
     """
     require_floating("weight_norm", v=v, g=g)
+    require_dim("weight_norm", dim, none=True)
     wide = widened(v)
     dims = _others(v.dim(), dim)
     expected = tuple(1 if k in dims else n for k, n in enumerate(v.shape))
@@ -207,6 +209,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1) -> Tensor:
         tensor(0.7071)
     """
     require_floating("cosine_similarity", x1=x1, x2=x2)
+    require_dim("cosine_similarity", dim)
     cosines = (direction(widened(x1), dim)[0] * direction(widened(x2), dim)[0]).sum(dim)
     return cosines.to(torch.promote_types(x1.dtype, x2.dtype))
 
@@ -259,4 +262,5 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, *, keepdim: bool =
         tensor([5.0000e-30])
     """
     require_floating("pairwise_distance", x1=x1, x2=x2)
+    require_number("pairwise_distance", p=p)
     return norm(widened(x1) - widened(x2), p, -1, keepdim).to(torch.promote_types(x1.dtype, x2.dtype))

@@ -28,7 +28,7 @@ from gradwright.authoring.catalogue import Example, grid
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import ArgumentError, OptionError
-from gradwright.stable.arguments import HALVES, require_floating, widened
+from gradwright.stable.arguments import HALVES, require_floating, require_number, widened
 from gradwright.stable.scaling import scale_for
 from gradwright.torch_compat.kernels import cdist_backward
 
@@ -342,6 +342,7 @@ def pdist(x: Tensor, p: float = 2.0) -> Tensor:
 
 def _require(name: str, p: float, **tensors: Tensor) -> None:
     require_floating(name, **tensors)
+    require_number(name, p=p)
     for argument, x in tensors.items():
         if x.dim() < 2:
             raise ArgumentError(

@@ -19,7 +19,7 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import ArgumentError
-from gradwright.stable.arguments import common_dtype, require_floating, widened
+from gradwright.stable.arguments import common_dtype, require_dim, require_floating, widened
 from gradwright.stable.logistic import sigmoid
 from gradwright.stable.rows import by_rows
 from gradwright.stable.seen import seen_within
@@ -98,6 +98,7 @@ def entropy(x: Tensor, dim: int = -1) -> Tensor:
         (0.6931, (tensor([-0., -0., -0.]),))
     """
     require_floating("entropy", x=x)
+    require_dim("entropy", dim)
     return row_entropy(x, dim).squeeze(dim)
 
 
@@ -198,13 +199,14 @@ def kl_divergence(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
         >>> torch.autograd.grad(gw.stable.kl_divergence(x, torch.tensor([0.0, 0.0, -torch.inf])), x)
         (tensor([0., 0., 0.]),)
     """
-    x, y = _pair("kl_divergence", x, y)
+    x, y = _pair("kl_divergence", x, y, dim)
     return row_divergence(x, y, dim).squeeze(dim)
 
 
-def _pair(name: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _pair(name: str, x: Tensor, y: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Return both in their common dtype."""
     require_floating(name, x=x, y=y)
+    require_dim(name, dim)
     if x.shape != y.shape:
         raise ArgumentError(
             f"{name}: x has the shape {tuple(x.shape)} and y {tuple(y.shape)}; expected the same; expand one of them."
@@ -315,7 +317,7 @@ def js_divergence(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
         >>> gw.stable.js_divergence(x, y)
         tensor(0.6931)
     """
-    x, y = _pair("js_divergence", x, y)
+    x, y = _pair("js_divergence", x, y, dim)
     a, b = widened(x), widened(y)  # logarithms of half types would be rounded before they are compared
     return mean_divergence(log_shares(a, dim), log_shares(b, dim), dim).squeeze(dim).to(x.dtype)
 

@@ -95,7 +95,7 @@ def gelu(x: Tensor, approximate: Approximate = "none") -> Tensor:
     """
     require_floating("gelu", x=x)
     if approximate not in get_args(Approximate):
-        raise unknown_choice("approximate", approximate, get_args(Approximate))
+        raise unknown_choice("gelu: approximate", approximate, get_args(Approximate))
     wide = widened(x)
     held = _held(wide)
     below = _below(held) if approximate == "none" else _roughly_below(held)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.exact import Point, exact, ulps
-from gradwright.errors import ArgumentError
+from gradwright.errors import ArgumentError, kind_of
+from gradwright.stable.arguments import not_a_tensor, require_dim, require_number
 from gradwright.stable.writes import write_numbers, write_rows
 
 PAPER = "pytorch#146299, #162242; the writes are written first to see which of them wins"
@@ -161,8 +162,11 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor | float) -> Tens
         >>> out, *torch.autograd.grad(out.sum(), src)
         (tensor([0., 2., 0.], grad_fn=<...>), tensor([0., 1.]))
     """
+    require_dim("scatter", dim)
     if not isinstance(src, Tensor):
+        _check_tensor("scatter", input)
         _check_index("scatter", "index", index)
+        require_number("scatter", src=src)
         return torch.scatter(input, dim, index, src)
     _check("scatter", input, "index", index, "src", src)
     if input.ndim == 0:
@@ -218,6 +222,7 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
         >>> torch.autograd.grad(out.sum(), source)
         (tensor([0., 1.]),)
     """
+    require_dim("index_copy", dim)
     _check("index_copy", input, "index", index, "source", source)
     if input.ndim == 0:
         return index_copy(input.reshape(1), dim, index.reshape(1), source.reshape(1)).reshape(())
@@ -321,19 +326,25 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 
 
 def _check(name: str, input: Tensor, its: str, index: Any, other: str, values: Any, *, booleans: bool = False) -> None:
+    _check_tensor(name, input)
     _check_index(name, its, index, booleans=booleans)
     if not isinstance(values, Tensor) or values.dtype != input.dtype:
-        kind = f"of {values.dtype}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        kind = f"of {values.dtype}" if isinstance(values, Tensor) else kind_of(values)
         raise ArgumentError(
             f"{name}: {other} is {kind} and input of {input.dtype}; expected tensors of one dtype; write "
             f"{other}.to(input.dtype), or torch.tensor(...) of a number."
         )
 
 
+def _check_tensor(name: str, input: Any) -> None:
+    if not isinstance(input, Tensor):
+        raise not_a_tensor(name, "input", input, "a tensor to write to")
+
+
 def _check_index(name: str, its: str, index: Any, *, booleans: bool = False) -> None:
     known = (torch.int64, torch.int32, *([torch.bool] if booleans else []))
     if not isinstance(index, Tensor) or index.dtype not in known:
-        kind = f"a tensor of {index.dtype}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
+        kind = f"a tensor of {index.dtype}" if isinstance(index, Tensor) else kind_of(index)
         raise ArgumentError(
             f"{name}: {its} is {kind}; expected a tensor of {' or '.join(map(str, known))}; write {its}.long()."
         )

@@ -19,7 +19,7 @@ from gradwright.authoring.catalogue import Example, around, grid, joined
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, sweep, ulps, whole_range
 from gradwright.errors import OptionError
-from gradwright.stable.arguments import require_floating
+from gradwright.stable.arguments import require_floating, require_number
 from gradwright.stable.exponential import log_expm1
 from gradwright.stable.logistic import logistic_slope
 
@@ -89,6 +89,7 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
 
 def _require(name: str, x: Tensor, beta: float) -> None:
     require_floating(name, x=x)
+    require_number(name, beta=beta)
     if beta == 0:
         raise OptionError(f"{name}: beta is 0; expected another number; leave it away for 1.")
 

@@ -18,7 +18,7 @@ from gradwright.authoring.catalogue import Example, around, grid, joined
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, sweep, ulps, whole_range
 from gradwright.errors import OptionError
-from gradwright.stable.arguments import require_floating, scaled, widened
+from gradwright.stable.arguments import require_floating, require_number, scaled, widened
 
 
 def _examples(dtype: torch.dtype) -> Sequence[Example]:
@@ -139,6 +139,7 @@ def logit(x: Tensor, eps: float | None = None) -> Tensor:
     require_floating("logit", x=x)
     if eps is None:
         return _logit(widened(x)).to(x.dtype)
+    require_number("logit", eps=eps)
     if not 0 <= eps <= 0.5:
         raise OptionError(f"logit: eps is {eps}; expected a number from 0 to 0.5, or None; correct it.")
     return _logit(widened(x).clamp(eps, 1 - eps)).to(x.dtype)

@@ -17,7 +17,7 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
-from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.arguments import require_dim, require_floating, widened
 from gradwright.stable.rows import by_rows, dimensions, flattened, led
 from gradwright.stable.seen import seen_within
 from gradwright.stable.softmaxes import shares
@@ -88,6 +88,7 @@ def logsumexp(x: Tensor, dim: int | tuple[int, ...], keepdim: bool = False) -> T
         (tensor([0., 0.]),)
     """
     require_floating("logsumexp", x=x)
+    require_dim("logsumexp", dim, several=True)
     dims = dimensions(dim, x.dim())
     out = log_total(flattened(x, dims), -1).squeeze(-1)
     if keepdim:
@@ -151,6 +152,7 @@ def logcumsumexp(x: Tensor, dim: int) -> Tensor:
         (tensor([0.0000, 1.5000, 0.5000]),)
     """
     require_floating("logcumsumexp", x=x)
+    require_dim("logcumsumexp", dim)
     return running_totals(x, dim)
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.exact import Point, exact, ulps
-from gradwright.errors import ArgumentError
-from gradwright.stable.places import check, combined, results, substituted
+from gradwright.errors import ArgumentError, kind_of
+from gradwright.stable.places import called, check, combined, results, substituted
 
 Dim: TypeAlias = int | tuple[int, ...] | list[int] | None
 
@@ -174,10 +174,22 @@ def masked(
         >>> torch.autograd.grad(gw.stable.masked(torch.sqrt, x > 0, x).sum(), x)
         (tensor([0.2500, 0.0000, 0.0000]),)
     """
-    given = (x, *more)
-    check("masked", f, mask, given)
-    out = f(*substituted("masked", mask, given, safe), **kwargs)
-    return combined("masked", mask, results("masked", f, out, mask, given), fill)
+    return _masked("masked", ("fill", "safe"), f, mask, (x, *more), fill, safe, kwargs)
+
+
+def _masked(
+    name: str,
+    own: Sequence[str],
+    f: Callable[..., Any],
+    mask: Tensor,
+    given: Sequence[Any],
+    fill: Any,
+    safe: Any,
+    kwargs: dict[str, Any],
+) -> Any:
+    check(name, f, mask, given)
+    out = called(name, own, f, substituted(name, mask, given, safe), kwargs)
+    return combined(name, mask, results(name, f, out, mask, given), fill)
 
 
 @exact(
@@ -191,7 +203,7 @@ def masked(
     ordinary=_ordinary_where,
     paper=PAPER,
 )
-def where(mask: Tensor, f: Any, g: Any, x: Any, /, *more: Any, safe: Any = None, **kwargs: Any) -> Any:
+def where(mask: Tensor, f: Any, g: Any, x: Any = None, /, *more: Any, safe: Any = None, **kwargs: Any) -> Any:
     """Return ``f(x, *more)`` where the mask is true and ``g(x, *more)`` elsewhere; neither sees the other's places.
 
     As :func:`masked` else, of which this is the form with two functions.
@@ -220,14 +232,14 @@ def where(mask: Tensor, f: Any, g: Any, x: Any, /, *more: Any, safe: Any = None,
     given = (x, *more)
     if not callable(f) and not callable(g):
         raise ArgumentError(
-            "where: neither f nor g is a function; expected one of them to be one, so that it is not evaluated where "
-            "it is not taken; for two tensors use torch.where."
+            f"where: f is {kind_of(f)} and g {kind_of(g)}; expected a function of x for one of them at least, so that "
+            "it is not evaluated where it is not taken; pass torch.log, not torch.log(x); for two tensors torch.where."
         )
     check("where", f if callable(f) else g, mask, given)
     sides = []
     for side, taken in ((f, mask), (g, ~mask)):
         if callable(side):
-            out = side(*substituted("where", taken, given, safe), **kwargs)
+            out = called("where", ("safe",), side, substituted("where", taken, given, safe), kwargs)
             sides.append(results("where", side, out, mask, given))
         else:
             sides.append(side)
@@ -277,7 +289,7 @@ def masked_sum(
         >>> torch.autograd.grad(loss, x)
         (tensor([2., 0.]),)
     """
-    return _one("masked_sum", masked(f, mask, x, *more, safe=safe, **kwargs)).sum(dim, keepdim)
+    return _one("masked_sum", f, mask, (x, *more), safe, kwargs).sum(dim, keepdim)
 
 
 @exact(
@@ -323,7 +335,7 @@ def masked_mean(
         >>> torch.autograd.grad(mean, x)
         (tensor([0.5000, 0.0000, 0.1667]),)
     """
-    out = _one("masked_mean", masked(f, mask, x, *more, safe=safe, **kwargs))
+    out = _one("masked_mean", f, mask, (x, *more), safe, kwargs)
     half = out.dtype in (torch.float16, torch.bfloat16)
     total = out.sum(dim, keepdim, dtype=torch.float32 if half else None)
     count = mask.expand(out.shape).sum(dim, keepdim).clamp(min=1)
@@ -331,9 +343,11 @@ def masked_mean(
     return mean.to(out.dtype) if half else mean
 
 
-def _one(name: str, out: Any) -> Tensor:
+def _one(
+    name: str, f: Callable[..., Tensor], mask: Tensor, given: Sequence[Any], safe: Any, kwargs: dict[str, Any]
+) -> Tensor:
+    """Return what :func:`masked` does, if that is one tensor."""
+    out = _masked(name, ("dim", "keepdim", "safe"), f, mask, given, 0, safe, kwargs)
     if not isinstance(out, Tensor):
-        raise ArgumentError(
-            f"{name}: f returned a {type(out).__name__}; expected one tensor; use masked, and sum each."
-        )
+        raise ArgumentError(f"{name}: f returned {kind_of(out)}; expected one tensor; use masked, and sum each.")
     return out

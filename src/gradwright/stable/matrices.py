@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.errors import ArgumentError, DomainError, OptionError
+from gradwright.stable.arguments import not_a_tensor
 
 ASYMMETRY = 0.1
 """The largest difference between an entry and its mirror image, in units of the largest entry, that is averaged."""
@@ -22,7 +23,7 @@ def check_matrix(name: str, argument: str, x: Any, *, square: bool = False) -> N
         ArgumentError: it is something else.
     """
     if not isinstance(x, Tensor):
-        raise ArgumentError(f"{name}: {argument} is a {type(x).__name__}; expected a tensor; convert it.")
+        raise not_a_tensor(name, argument, x, "a tensor")
     if x.dtype not in _DTYPES:
         raise ArgumentError(
             f"{name}: {argument} has dtype {x.dtype}; expected float32, float64, complex64 or complex128, since there "
@@ -30,7 +31,8 @@ def check_matrix(name: str, argument: str, x: Any, *, square: bool = False) -> N
         )
     if x.ndim < 2:
         raise ArgumentError(
-            f"{name}: {argument} has shape {tuple(x.shape)}; expected (..., rows, columns); give it two dimensions."
+            f"{name}: {argument} has shape {tuple(x.shape)}; expected (..., {'n, n' if square else 'rows, columns'}); "
+            "give it two dimensions."
         )
     if square and x.shape[-2] != x.shape[-1]:
         raise ArgumentError(

@@ -22,7 +22,7 @@ from gradwright.authoring.catalogue import Example, grid
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, ulps
 from gradwright.errors import OptionError
-from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.arguments import require_dim, require_floating, require_number, widened
 from gradwright.stable.scaling import over, scale_for
 
 Dims: TypeAlias = int | tuple[int, ...] | None
@@ -102,7 +102,7 @@ def summed(x: Tensor, dim: Dims) -> Tensor:
 
 def whole(dim: Dims) -> Dims:
     """Return the dimensions of a vector, with None for all: PyTorch takes an empty tuple for that as well."""
-    return None if dim is not None and not isinstance(dim, int) and len(dim) == 0 else dim
+    return None if isinstance(dim, (tuple, list)) and not dim else dim
 
 
 def squeezed(x: Tensor, dim: Dims) -> Tensor:
@@ -213,6 +213,8 @@ def norm(x: Tensor, ord: float = 2.0, dim: Dims = None, keepdim: bool = False) -
         (tensor([0.6000, 0.8000]),)
     """
     require_floating("norm", x=x)
+    require_number("norm", ord=ord)
+    require_dim("norm", dim, several=True, none=True)
     dim = whole(dim)
     if not (1 <= ord <= LARGEST_ORD or ord == math.inf):
         raise OptionError(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradwright.authoring import trees
-from gradwright.errors import ArgumentError
+from gradwright.errors import ArgumentError, describe_exception, did_you_mean, kind_of
 from gradwright.stable.selecting import keep, pick
 
 Value: TypeAlias = Tensor | bool | int | float | complex
@@ -69,6 +69,24 @@ def _one_selected(mask: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
             place[dim] = number % size
             number = number // size
     return found.values.bool(), place
+
+
+def called(name: str, own: Sequence[str], f: Any, given: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    """Return what a function returns; ``own`` are the keywords that are not passed on to it.
+
+    Raises:
+        ArgumentError: it was given keywords, and refused its arguments.
+    """
+    if not keywords:
+        return f(*given)
+    try:
+        return f(*given, **keywords)
+    except TypeError as error:
+        guess = "".join(did_you_mean(keyword, own) for keyword in keywords)
+        raise ArgumentError(
+            f"{name}: {_called(f)} was given {', '.join(keywords)} by keyword and raised {describe_exception(error)}; "
+            f"expected keywords that it takes; those of {name} itself are {', '.join(own)}.{guess}"
+        ) from error
 
 
 # -------------------------------------------------------------------- what functions return
@@ -138,13 +156,19 @@ def _chosen(mask: Tensor, a: Value, b: Value) -> Tensor:
 
 def check(name: str, f: Any, mask: Any, given: Sequence[Any]) -> None:
     if not callable(f):
-        raise ArgumentError(f"{name}: f is a {type(f).__name__}; expected a function; write `lambda x: ...`.")
+        raise ArgumentError(
+            f"{name}: f is {kind_of(f)}; expected a function of x; pass torch.log, not torch.log(x), or write "
+            "`lambda x: ...`."
+        )
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        kind = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+        kind = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else kind_of(mask)
         raise ArgumentError(f"{name}: mask is {kind}; expected a tensor of booleans; write `mask.bool()` or `x > 0`.")
     tensors = [(number, value) for number, value in enumerate(given) if isinstance(value, Tensor)]
     if not tensors:
-        raise ArgumentError(f"{name}: none of the arguments for f is a tensor; expected what f is differentiated in.")
+        raise ArgumentError(
+            f"{name}: x is {kind_of(given[0])}, and none of the arguments for f is a tensor; expected what f is "
+            "differentiated in; write torch.tensor(...) for it."
+        )
     shape = mask.shape
     for number, value in tensors:
         if value.shape == shape:  # finding that out at length takes longer than the rest

@@ -17,7 +17,7 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example, grid
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, sweep, ulps
-from gradwright.stable.arguments import common_dtype, require_floating
+from gradwright.stable.arguments import common_dtype, not_a_tensor, require_floating
 from gradwright.stable.scaling import together
 
 # -------------------------------------------------------------------- points
@@ -244,6 +244,8 @@ def angle(input: Tensor) -> Tensor:
         >>> torch.autograd.grad(gw.stable.angle(z), z)
         (tensor(-1.0000e+30+0.j),)
     """
+    if not isinstance(input, Tensor):
+        raise not_a_tensor("angle", "input", input, "a complex tensor")
     if not input.is_complex():
         return torch.angle(input)
     # Not through .real and .imag, whose gradient is a complex product, which makes nan of infinity.

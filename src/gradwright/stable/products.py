@@ -20,7 +20,7 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, ulps
-from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.arguments import require_dim, require_floating, widened
 from gradwright.stable.exponents import Dual, joined, mapped, one, others, pulled, running, scaled
 from gradwright.stable.seen import seen_below, seen_within, visible
 
@@ -164,6 +164,7 @@ def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
         (tensor([1., 1., 0.]),)
     """
     require_floating("prod", x=x)
+    require_dim("prod", dim, none=True)
     flat = x.reshape(-1) if dim is None or x.dim() == 0 else x.movedim(dim, -1)
     if flat.shape[-1] == 0:
         out = flat.new_ones((*flat.shape[:-1], 1))
@@ -283,6 +284,7 @@ def cumprod(x: Tensor, dim: int) -> Tensor:
         tensor([1.0000e-30, 0.0000e+00, 1.0000e-30, 1.0000e-30])
     """
     require_floating("cumprod", x=x)
+    require_dim("cumprod", dim)
     if x.dim() == 0 or x.numel() == 0:
         return torch.cumprod(x, dim)
     return _cumulative(widened(x).movedim(dim, -1)).movedim(-1, dim).to(x.dtype)

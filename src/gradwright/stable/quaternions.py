@@ -18,6 +18,7 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact
 from gradwright.stable import rotation_references as plain
+from gradwright.stable.arguments import require_floating, require_number
 from gradwright.stable.components import Vector, checked, dot, joined, moved, scaled, vector
 from gradwright.stable.rotation_samples import BARS, quaternions, vector_examples
 from gradwright.stable.stumpff import stumpff
@@ -252,10 +253,12 @@ def slerp(p: Tensor, q: Tensor, t: Tensor | float) -> Tensor:
         >>> torch.autograd.grad(gw.stable.slerp(p, p, 0.5)[0], p)
         (tensor([0., 0., 0., 0.]),)
     """
+    require_floating("slerp", p=p, q=q)
     dtype = torch.promote_types(p.dtype, q.dtype)
     if isinstance(t, Tensor):
         dtype = torch.promote_types(dtype, t.dtype)
     else:
+        require_number("slerp", t=t)
         t = torch.tensor(t, dtype=dtype, device=p.device)
     a, b = _unit(checked_quaternion("slerp", "p", p)), _unit(checked_quaternion("slerp", "q", q))
     t = checked("slerp", "t", t, (), "a number for each quaternion")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradwright.errors import ArgumentError
+from gradwright.stable.arguments import not_a_tensor
 
 LEADS = 0.75
 """From this share on a number leads its row: below, ``1 - p`` has lost less than two bits."""
@@ -26,6 +27,8 @@ def check_mask(function: str, x: Tensor, mask: Tensor) -> None:
     Raises:
         ArgumentError: it is.
     """
+    if not isinstance(mask, Tensor):
+        raise not_a_tensor(function, "mask", mask, "a boolean tensor, True where a number takes part")
     if mask.dtype != torch.bool:
         raise ArgumentError(
             f"{function}: mask is of {mask.dtype}; expected a boolean tensor, True where a number takes part; "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gradwright.authoring.constructors import define
-from gradwright.errors import DefinitionError
+from gradwright.errors import DefinitionError, kind_of
 
 Form: TypeAlias = Callable[[Tensor], Tensor]
 Coefficient: TypeAlias = Callable[[int], "float | Fraction"]
@@ -91,6 +91,12 @@ def removable(
         >>> torch.func.grad(torch.func.grad(sin_over_x))(torch.tensor(0.0))
         tensor(-0.3333)
     """
+    if not isinstance(closed, (tuple, list)):
+        raise _no_sequence("removable", "closed", closed, "the function and its first three derivatives")
+    if not callable(coefficient):
+        raise DefinitionError(
+            f"removable: coefficient is {kind_of(coefficient)}; expected a function of n; write `lambda n: ...`."
+        )
     if len(closed) != ORDERS:
         raise DefinitionError(
             f"removable: {name} has {len(closed)} closed forms; expected {ORDERS}: the function and its first three "
@@ -125,7 +131,12 @@ def quotient(numerator: Sequence[Form], power: int, at: float = 0.0) -> tuple[Fo
         numerator: it and its derivatives, as many as are wanted of the quotient.
         power: a positive integer.
         at: where the denominator is zero.
+
+    Raises:
+        DefinitionError: there is no sequence of functions.
     """
+    if not isinstance(numerator, (tuple, list)):
+        raise _no_sequence("quotient", "numerator", numerator, "the numerator and its derivatives")
 
     def form(order: int) -> Form:
         def evaluate(x: Tensor) -> Tensor:
@@ -146,6 +157,13 @@ def quotient(numerator: Sequence[Form], power: int, at: float = 0.0) -> tuple[Fo
         return evaluate
 
     return tuple(form(order) for order in range(len(numerator)))
+
+
+def _no_sequence(name: str, argument: str, value: object, what: str) -> DefinitionError:
+    return DefinitionError(
+        f"{name}: {argument} is {kind_of(value)}; expected a tuple of functions, {what}; write (torch.sin, torch.cos, "
+        "...)."
+    )
 
 
 class _Order:

@@ -18,13 +18,14 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative
-from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.arguments import require_dim, require_floating, widened
 from gradwright.stable.rows import LEADS, by_rows, check_mask, first_of, led, masked
 from gradwright.stable.seen import seen_below, seen_within
 from gradwright.torch_compat.kernels import log_softmax_backward, softmax_backward
 
 INF = math.inf
 BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
+NAMED = "pass mask= by its name, after the dimension"
 
 
 def examples(dtype: torch.dtype) -> Sequence[Example]:
@@ -116,6 +117,7 @@ def softmax(x: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
                 [0.0000, 0.0000]])
     """
     require_floating("softmax", x=x)
+    require_dim("softmax", dim, advice=NAMED)
     if mask is not None:
         check_mask("softmax", x, mask)
     return shares(masked(x, mask), dim)
@@ -158,6 +160,7 @@ def log_softmax(x: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
         [-40.0, -4.248354255291589e-18]
     """
     require_floating("log_softmax", x=x)
+    require_dim("log_softmax", dim, advice=NAMED)
     if mask is not None:
         check_mask("log_softmax", x, mask)
     return log_shares(masked(x, mask), dim)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, ulps
-from gradwright.stable.arguments import require_floating, widened
+from gradwright.stable.arguments import require_dim, require_floating, require_number, widened
 from gradwright.stable.norms import Dims, direction, row_vectors, squeezed, whole
 from gradwright.stable.scaling import scale_for
 
@@ -151,6 +151,8 @@ def var(x: Tensor, dim: Dims = None, *, correction: float = 1, keepdim: bool = F
         tensor(2.3333)
     """
     require_floating("var", x=x)
+    require_number("var", correction=correction)
+    require_dim("var", dim, several=True, none=True)
     dim = whole(dim)
     out = _variance(widened(x), _freedom(x, dim, correction), dim)
     return (out if keepdim else squeezed(out, dim)).to(x.dtype)
@@ -195,6 +197,8 @@ def std(x: Tensor, dim: Dims = None, *, correction: float = 1, keepdim: bool = F
         (tensor([-0.7071,  0.7071]),)
     """
     require_floating("std", x=x)
+    require_number("std", correction=correction)
+    require_dim("std", dim, several=True, none=True)
     dim = whole(dim)
     out = _deviation(widened(x), _freedom(x, dim, correction), dim)
     return (out if keepdim else squeezed(out, dim)).to(x.dtype)

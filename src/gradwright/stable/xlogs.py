@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -139,13 +140,12 @@ def _xlogy_examples(dtype: torch.dtype) -> Sequence[Example]:
     ordinary=lambda: (torch.randn(1000000), torch.rand(1000000)),
     paper="pytorch#80488",
 )
-@custom_gradient
-def xlogy(x: Tensor, y: Tensor) -> Tensor:
+def xlogy(x: Tensor | float, y: Tensor | float) -> Tensor:
     """Return ``x log(y)``, which is 0 with gradient 0 for ``y`` where ``x`` is 0.
 
     Arguments:
         x: floating point, of any shape.
-        y: of a shape that can be broadcast with it, not negative.
+        y: of a shape that can be broadcast with it, not negative. One of the two may be a number.
 
     Returns:
         a tensor of the broadcast shape.
@@ -159,11 +159,24 @@ def xlogy(x: Tensor, y: Tensor) -> Tensor:
         >>> torch.autograd.grad(gw.stable.xlogy(torch.tensor(0.0), y), y)
         (tensor(0.),)
     """
-    require_floating("xlogy", x=x, y=y)
+    a, b = _beside(x, y), _beside(y, x)
+    require_floating("xlogy", x=a, y=b)
+    return _xlogy(a, b)
+
+
+def _beside(x: Any, other: Any) -> Any:
+    """Return a number as a tensor of the dtype of the other argument."""
+    if isinstance(other, Tensor) and isinstance(x, (int, float)):
+        return torch.full((), x, dtype=other.dtype, device=other.device)
+    return x
+
+
+@custom_gradient
+def _xlogy(x: Tensor, y: Tensor) -> Tensor:
     return torch.xlogy(x, y)
 
 
-@xlogy.vjp
+@_xlogy.vjp
 def xlogy_vjp(g: Tensor, x: Tensor, y: Tensor, needs: dict[str, bool]) -> dict[str, Tensor | None]:
     return {
         "x": g * y.log() if needs["x"] else None,
