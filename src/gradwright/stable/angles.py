@@ -22,6 +22,7 @@ from gradwright.errors import ArgumentError
 from gradwright.stable import rotation_references as plain
 from gradwright.stable.arguments import require_dim, require_floating, widened
 from gradwright.stable.rotation_samples import BARS
+from gradwright.stable.scaling import unit_sized
 
 SPLIT = {torch.float64: 2.0**27 + 1, torch.float32: 2.0**12 + 1}
 """Divides a number into two halves whose products are exact (T. Dekker, Numerische Mathematik 18, 1971)."""
@@ -63,7 +64,7 @@ def _written(u: Tensor, v: Tensor) -> Tensor:
         "v": "the same with u and v exchanged",
     },
     reference=lambda mp, u, v, dim: plain.each(lambda a, b: _reference(mp, a, b), u, v),
-    domain="vectors whose squares are in range, but zero, there nan; a kink at angles of 0 and pi",
+    domain="every vector but zero, there nan; a kink at angles of 0 and pi",
     bars=BARS,
     examples=_examples,
     elementwise=False,
@@ -101,7 +102,7 @@ def angle_between(u: Tensor, v: Tensor, dim: int = -1) -> Tensor:
             f"along dim={dim}; say with dim which dimension holds them."
         )
     dtype = torch.promote_types(u.dtype, v.dtype)
-    a, b = (widened(x.to(dtype)).movedim(dim, -1) for x in (u, v))
+    a, b = (unit_sized(widened(x.to(dtype)).movedim(dim, -1)) for x in (u, v))
     shape = torch.broadcast_shapes(a.shape, b.shape)
     return _angle(a.expand(shape), b.expand(shape)).to(dtype)
 

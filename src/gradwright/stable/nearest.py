@@ -33,6 +33,7 @@ from gradwright.stable.components import (
     turned,
     turning,
 )
+from gradwright.stable.scaling import unit_sized
 
 STEPS = 5
 """Enough for every matrix that is answered; one is, for a rotation with errors of rounding."""
@@ -42,13 +43,17 @@ determinant: 1.54 for a rotation, 0 where the nearest one is not unique, as for 
 nan."""
 
 
-@custom_gradient
 def nearest_rotation(m: Tensor) -> Tensor:
     """Return the nearest rotation, in the Frobenius norm; nan where it is not, or hardly, unique.
 
     Arguments:
         m: ``(..., 3, 3)``, float64 or float32.
     """
+    return _nearest(unit_sized(m, 2))
+
+
+@custom_gradient
+def _nearest(m: Tensor) -> Tensor:
     whole = matrix(m)
     shrink = _inner(whole, whole).rsqrt_()
     b = scaled(shrink, whole[0]), scaled(shrink, whole[1]), scaled(shrink, whole[2])
@@ -69,8 +74,8 @@ def nearest_rotation(m: Tensor) -> Tensor:
     return joined_matrix((rows[0], rows[1], rows[2]))
 
 
-@nearest_rotation.vjp
-def nearest_rotation_vjp(g: Tensor, m: Tensor, out: Tensor) -> Tensor:
+@_nearest.vjp
+def _nearest_vjp(g: Tensor, m: Tensor, out: Tensor) -> Tensor:
     b, r = matrix(m), matrix(out)
     lam = _inner(b, r)
     kappa = (lam * lam - _inner(b, b)) / 2

@@ -13,6 +13,7 @@ from gradwright.stable import rotation_references as plain
 from gradwright.stable.components import checked, cross, dot, joined, moved, plus, scaled, vector
 from gradwright.stable.quaternions import checked_quaternion, parts
 from gradwright.stable.rotation_samples import BARS, quaternions, turns
+from gradwright.stable.scaling import unit_sized
 
 ONE = (1.0, 0.0, 0.0, 0.0)
 
@@ -150,7 +151,7 @@ def quaternion_rotate(q: Tensor, v: Tensor) -> Tensor:
         >>> gw.stable.quaternion_rotate(torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.tensor([1.0, 0.0, 0.0]))
         tensor([0., 1., 0.])
     """
-    w, u = parts(checked_quaternion("quaternion_rotate", "q", q))
+    w, u = parts(unit_sized(checked_quaternion("quaternion_rotate", "q", q)))
     x = vector(checked("quaternion_rotate", "v", v, (3,), "vectors"))
     turn = scaled(2 / (w * w + dot(u, u)), cross(u, x))
     return joined(plus(moved(x, w, turn), cross(u, turn))).to(torch.promote_types(q.dtype, v.dtype))

@@ -21,6 +21,7 @@ from gradwright.stable import rotation_references as plain
 from gradwright.stable.arguments import require_floating, require_number
 from gradwright.stable.components import Vector, checked, dot, joined, moved, scaled, vector
 from gradwright.stable.rotation_samples import BARS, quaternions, vector_examples
+from gradwright.stable.scaling import unit_sized
 from gradwright.stable.stumpff import stumpff
 
 
@@ -140,7 +141,7 @@ def quaternion_log(q: Tensor) -> Tensor:
         >>> torch.autograd.grad(gw.stable.quaternion_log(q)[0], q)
         (tensor([-0., 2., 0., 0.]),)
     """
-    return _logarithm(checked_quaternion("quaternion_log", "q", q)).to(q.dtype)
+    return _logarithm(unit_sized(checked_quaternion("quaternion_log", "q", q))).to(q.dtype)
 
 
 @custom_gradient
@@ -223,7 +224,8 @@ def _slerp_ordinary() -> tuple[Tensor, Tensor, Tensor]:
     reference=lambda mp, p, q, t: plain.each(
         lambda a, b, rows: _slerp_reference(mp, a, b, rows[0]), p, q, t[..., None] if t.ndim else t.reshape(1)
     ),
-    domain="quaternions of any length but zero, any t; the two at right angles (half a turn apart) are not negated",
+    domain="quaternions of any length but zero, any t; the two at right angles (half a turn apart) are not negated; of "
+    "nearly equal rotations the gradient in t, as small as the angle, has a relative error of about eps / angle",
     bars=BARS,
     examples=_slerp_examples,
     elementwise=False,
@@ -242,7 +244,8 @@ def slerp(p: Tensor, q: Tensor, t: Tensor | float) -> Tensor:
         t: 0 at ``p`` and 1 at ``q``, ``(...)``; beyond them the motion goes on.
 
     Returns:
-        unit quaternions, broadcast.
+        unit quaternions, broadcast. The derivative with respect to ``t`` is as small as the angle between the two, and
+        its relative error about the rounding of the quaternions over that angle.
 
     Raises:
         ArgumentError: a shape or a dtype is another.
@@ -274,7 +277,7 @@ def slerp(p: Tensor, q: Tensor, t: Tensor | float) -> Tensor:
 
 
 def _unit(q: Tensor) -> list[Tensor]:
-    w, x, y, z = q.unbind(-1)
+    w, x, y, z = unit_sized(q).unbind(-1)
     inverse = (w * w + x * x + y * y + z * z).rsqrt()
     return [inverse * w, inverse * x, inverse * y, inverse * z]
 

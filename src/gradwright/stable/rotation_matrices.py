@@ -26,10 +26,12 @@ from gradwright.stable.components import (
     scaled,
     transposed,
     turned,
+    vector,
 )
 from gradwright.stable.nearest import nearest_rotation
 from gradwright.stable.quaternions import checked_quaternion, parts
 from gradwright.stable.rotation_samples import BARS, NEAREST, matrices, matrix_examples, quaternions
+from gradwright.stable.scaling import unit_sized
 from gradwright.stable.stumpff import chosen
 
 
@@ -181,7 +183,7 @@ def quaternion_to_matrix(q: Tensor) -> Tensor:
                 [ 0., -1.,  0.],
                 [ 0.,  0.,  1.]])
     """
-    w, (x, y, z) = parts(checked_quaternion("quaternion_to_matrix", "q", q))
+    w, (x, y, z) = parts(unit_sized(checked_quaternion("quaternion_to_matrix", "q", q)))
     s = 2 / (w * w + x * x + y * y + z * z)
     a, b, c = s * x, s * y, s * z
     xx, yy, zz, xy, xz, yz = a * x, b * y, c * z, a * y, a * z, b * z
@@ -246,9 +248,10 @@ def rotation_6d(x: Tensor) -> Tensor:
                 [ 1.,  0., -0.],
                 [ 0.,  0.,  1.]])
     """
-    a, b, c, d, e, f = checked("rotation_6d", "x", x, (6,), "two vectors of three one after the other").unbind(-1)
-    first = scaled(dot((a, b, c), (a, b, c)).rsqrt(), (a, b, c))
-    rest = moved((d, e, f), -dot(first, (d, e, f)), first)
+    both = checked("rotation_6d", "x", x, (6,), "two vectors of three one after the other").unflatten(-1, (2, 3))
+    u, v = (vector(each) for each in unit_sized(both).unbind(-2))
+    first = scaled(dot(u, u).rsqrt(), u)
+    rest = moved(v, -dot(first, v), first)
     second = scaled(dot(rest, rest).rsqrt(), rest)
     return joined_matrix(transposed((first, second, cross(first, second)))).to(x.dtype)
 

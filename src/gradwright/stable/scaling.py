@@ -12,6 +12,11 @@ import functools
 import torch
 from torch import Tensor
 
+from gradwright.stable.seen import seen_within
+
+ORDINARY = (2.0**-8, 2.0**8)
+"""Sizes whose eighth powers, and their reciprocals, are in the range of float32."""
+
 
 def together(*tensors: Tensor) -> list[Tensor]:
     """Return tensors in the dtype in which functions of them are computed: their common one, at least float32."""
@@ -40,6 +45,20 @@ def scale_for(size: Tensor) -> Tensor:
     exponents = size.clamp(2.0**-bound, 2.0**bound).view(integers) >> fraction  # biased: that of 1 is the middle
     middle = 1023 if wide else 127
     return ((2 * middle - exponents).clamp(middle - bound, middle + bound) << fraction).view(size.dtype)
+
+
+def unit_sized(x: Tensor, dims: int = 1) -> Tensor:
+    """Return vectors times powers of two that bring their largest elements near 1, for functions of directions alone.
+
+    Such a function has the same value there, and derivatives that are the power of two times larger: the scale is a
+    constant. What is seen to be of about that size already is returned as it is.
+
+    Arguments:
+        x: float32 or float64.
+        dims: how many of the last dimensions make up a vector.
+    """
+    size = x.detach().abs().amax(tuple(range(-dims, 0)), keepdim=True)
+    return x if seen_within(size, *ORDINARY) else x * scale_for(size)
 
 
 def over(x: Tensor, size: Tensor) -> Tensor:
