@@ -180,6 +180,7 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
     numpy = pytest.importorskip("numpy")
     require_dim("f", numpy.int64(1))
     require_number("f", p=numpy.float32(2.0))
+    assert gw.stable.norm(X, numpy.float32(2.0), numpy.int64(1)).tolist() == gw.stable.norm(X, 2.0, 1).tolist()
     with pytest.raises(ArgumentError, match="f: p is a ndarray"):
         require_number("f", p=numpy.ones(1))
     with pytest.raises(ArgumentError, match="f: dim is a ndarray"):
