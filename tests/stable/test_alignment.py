@@ -112,8 +112,18 @@ def test_a_mirror_image_with_equal_extents_has_no_rotation_but_a_reflection() ->
             lambda p: gw.stable.kabsch(p, p, torch.ones(3).double()),
             r"weights is torch.float64 of shape \(3,\); expected",
         ),
+        (
+            lambda p: gw.stable.kabsch(p, p, torch.tensor([1.0, -0.25, 2.0, 1.0]).double()),
+            "weights has negative elements, down to -0.25; expected none below 0",
+        ),
     ],
 )
 def test_bad_arguments(call: Any, words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         call(REGULAR)
+
+
+def test_weights_of_zero_leave_points_out() -> None:
+    weights = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+    found, want = gw.stable.kabsch(REGULAR, 2 * REGULAR, weights), gw.stable.kabsch(REGULAR[:3], 2 * REGULAR[:3])
+    torch.testing.assert_close(found.rmsd, want.rmsd)

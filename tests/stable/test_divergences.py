@@ -82,6 +82,33 @@ def test_nearly_equal_distributions(function: Callable[..., Tensor]) -> None:
     torch.testing.assert_close(function(x, y), torch.tensor(wants, dtype=torch.float64), rtol=1e-8, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        ([0.0, 0.0, -20.0], [-20.0, -21.0, 0.0]),
+        ([0.0, 0.0, -60.0], [-10.0, -15.0, 0.0]),
+        ([0.0, 0.0, 1.0], [2.0**-20, 0.0, 1.0]),
+        ([0.0, 2.0, -70.0], [-35.0, -30.0, 20.0]),
+    ],
+)
+def test_the_slope_of_jensen_and_shannon_keeps_its_digits(x: list[float], y: list[float], dtype: torch.dtype) -> None:
+    """Where p agrees on what q excludes, and where the two are nearly equal, the slope is a small difference."""
+    pair = [torch.tensor(row, dtype=dtype, requires_grad=True) for row in (x, y)]
+    found = torch.autograd.grad(gw.stable.js_divergence(*pair), pair)
+    with mpmath.workdps(200):
+        shares = []
+        for row in (x, y):
+            parts = [mpmath.exp(a) for a in row]
+            shares.append([part / mpmath.fsum(parts) for part in parts])
+        for grad, p, q in zip(found, shares, shares[::-1]):
+            logs = [mpmath.log(2 * a / (a + b)) for a, b in zip(p, q)]
+            mean = mpmath.fsum(a * c for a, c in zip(p, logs))
+            want = torch.tensor([float(a * (c - mean) / 2) for a, c in zip(p, logs)], dtype=torch.float64)
+            bar = 1e-14 if dtype == torch.float64 else 1e-5  # logarithms of 50 have lost five bits
+            assert float((grad.double() - want).abs().max()) <= bar * float(want.abs().max())
+
+
 def test_disjoint_distributions() -> None:
     x, y = leaf(0.0, -INF), leaf(-INF, 0.0)
     out = gw.stable.js_divergence(x, y)

@@ -24,7 +24,7 @@ from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import ArgumentError
 from gradwright.stable.arguments import not_a_tensor
 from gradwright.stable.linear_algebra import from_array, reciprocal, to_array
-from gradwright.stable.matrices import check_matrix
+from gradwright.stable.matrices import check_matrix, readable
 from gradwright.stable.polar import factor, factors, unique
 
 
@@ -128,6 +128,8 @@ def kabsch(P: Tensor, Q: Tensor, weights: Tensor | None = None, *, reflection: b
         gradient (the subgradient of least norm).
 
     Raises:
+        ArgumentError: the shapes or dtypes do not fit, or a weight is negative. (In compiled code the weights are not
+            looked at.)
         UndefinedGradientError: a gradient is asked for where several rotations are the best: for points on a line, or a
             mirror image with two equal extents. (In compiled code it is nan.)
 
@@ -173,6 +175,11 @@ def _check(P: Tensor, Q: Tensor, weights: Tensor | None) -> None:
         raise ArgumentError(
             f"kabsch: weights is {weights.dtype} of shape {tuple(weights.shape)}; expected {P.dtype} and one for each "
             f"point, {tuple(P.shape[:-1])}; expand or convert it."
+        )
+    if weights is not None and readable(weights) and bool((weights < 0).any()):
+        raise ArgumentError(
+            f"kabsch: weights has negative elements, down to {float(weights.min()):.3g}; expected none below 0, since "
+            "then no motion need be the best; leave points out with a weight of 0."
         )
 
 

@@ -23,7 +23,7 @@ from gradwright.stable.arguments import common_dtype, require_dim, require_float
 from gradwright.stable.logistic import sigmoid
 from gradwright.stable.rows import by_rows
 from gradwright.stable.seen import seen_within
-from gradwright.stable.softmaxes import log_shares, share_slope, shares
+from gradwright.stable.softmaxes import log_share_slope, log_shares, share_slope, shares
 from gradwright.torch_compat import kernels
 
 BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
@@ -294,6 +294,7 @@ def _js_by_hand(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
     elementwise=False,
     measure="tensor",
     replaces=_js_by_hand,
+    slower="the slope is made of differences to the leading probability, which keep their digits where q is tiny",
     ordinary=_two,
     paper="Lin 1991; terms by s = (log q - log p) / 2",
 )
@@ -318,14 +319,14 @@ def js_divergence(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
         tensor(0.6931)
     """
     x, y = _pair("js_divergence", x, y, dim)
-    a, b = widened(x), widened(y)  # logarithms of half types would be rounded before they are compared
-    return mean_divergence(log_shares(a, dim), log_shares(b, dim), dim).squeeze(dim).to(x.dtype)
+    return row_mean_divergence(x, y, dim).squeeze(dim)
 
 
 @custom_gradient
-def mean_divergence(log_p: Tensor, log_q: Tensor, dim: int) -> Tensor:
-    """Return the Jensen-Shannon divergence of rows of logarithms of probabilities, which keep their dimension."""
-    a, b = widened(log_p), widened(log_q)
+def row_mean_divergence(x: Tensor, y: Tensor, dim: int) -> Tensor:
+    """Return the Jensen-Shannon divergence of rows of logits, which keep their dimension."""
+    # Logarithms of half types would be rounded before they are compared.
+    a, b = log_shares(widened(x), dim), log_shares(widened(y), dim)
     p, q = a.exp(), b.exp()
     log_m = torch.logaddexp(a, b).sub_(math.log(2.0))
     out = (p * (a - log_m)).add_(q * (b - log_m)).sum(dim, keepdim=True)
@@ -336,31 +337,51 @@ def mean_divergence(log_p: Tensor, log_q: Tensor, dim: int) -> Tensor:
         w = (-d).exp()
         far = math.log(2.0) - w.log1p() - d * w / (1 + w)
         out = ((p + q) * torch.where(s < 1, near, far)).sum(dim, keepdim=True)
-    return (0.5 * out).to(common_dtype(log_p, log_q))
+    return (0.5 * out).to(common_dtype(x, y))
 
 
-@mean_divergence.vjp
-def mean_divergence_vjp(g: Tensor, log_p: Tensor, log_q: Tensor) -> dict[str, Tensor]:
+@row_mean_divergence.vjp
+def row_mean_divergence_vjp(
+    g: Tensor, x: Tensor, y: Tensor, dim: int, needs: dict[str, bool]
+) -> dict[str, Tensor | None]:
+    x, y = widened(x), widened(y)
     half = -0.5 * g
     return {
-        "log_p": half * log_p.exp() * log_mean_exp(_log_ratio(log_p, log_q)),
-        "log_q": half * log_q.exp() * log_mean_exp(_log_ratio(log_q, log_p)),
+        "x": half * share_slope(log_of_mean(x, y, dim), shares(x, dim), dim) if needs["x"] else None,
+        "y": half * share_slope(log_of_mean(y, x, dim), shares(y, dim), dim) if needs["y"] else None,
     }
+
+
+@custom_gradient
+def log_of_mean(x: Tensor, y: Tensor, dim: int) -> Tensor:
+    """Return ``log((p + q) / p)`` less that of the leading ``p``, with all digits; 0 where p is 0.
+
+    With ``d = log q - log p`` that is ``log1p(sigmoid(d_lead) expm1(d - d_lead))``, where the difference is one of
+    logits; where it is large, the two logarithms do not cancel. That sigmoid is not near 1: the leading p is not small.
+    """
+    if not x.numel():
+        return torch.zeros_like(x)
+    a, b = log_shares(x, dim), log_shares(y, dim)
+    lead = a.argmax(dim, keepdim=True)
+    d = _log_ratio(a, b)
+    first = d.gather(dim, lead)
+    gap = y - x
+    apart = gap - gap.gather(dim, lead)  # nan where both are infinite: then the other way
+    near = (torch.sigmoid(first) * kernels.expm1(apart.clamp(max=1.0))).log1p()
+    zero = torch.zeros_like(d)
+    far = torch.logaddexp(d, zero) - torch.logaddexp(first, torch.zeros_like(first))
+    return torch.where(a == -INF, zero, torch.where(apart < 1, near, far))
+
+
+@log_of_mean.vjp
+def log_of_mean_vjp(g: Tensor, x: Tensor, y: Tensor, dim: int) -> dict[str, Tensor]:
+    # That of the leading one is taken as a constant: share_slope does not depend on it.
+    a, b = log_shares(x, dim), log_shares(y, dim)
+    slope = g * sigmoid(_log_ratio(a, b))
+    return {"x": -log_share_slope(slope, a, dim), "y": log_share_slope(slope, b, dim)}
 
 
 def _log_ratio(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Return ``log q - log p``; 0 where p is 0."""
     ratio = log_q - log_p
     return ratio if seen_within(ratio, -INF, INF) else torch.where(log_p == -INF, 0.0, ratio)
-
-
-@custom_gradient
-def log_mean_exp(d: Tensor) -> Tensor:
-    """Return ``log((1 + exp(d)) / 2)``."""
-    wide = widened(d)
-    return kernels.expm1_(wide.abs().neg_()).mul_(0.5).log1p_().add_(wide.clamp(min=0.0)).to(d.dtype)
-
-
-@log_mean_exp.vjp
-def log_mean_exp_vjp(g: Tensor, d: Tensor) -> Tensor:
-    return g * sigmoid(d)
