@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import mpmath
 import pytest
 import torch
+from torch import Tensor
 
 import gradwright as gw
 from gradwright.errors import ArgumentError
@@ -71,3 +73,24 @@ def test_errors() -> None:
         gw.stable.bernoulli_kl(torch.ones(1), torch.ones(1, dtype=torch.bool))
     with pytest.raises(ArgumentError, match=r"poisson_nll: target is torch\.int64; expected a floating-point tensor"):
         gw.stable.poisson_nll(torch.ones(1), torch.arange(1))
+
+
+@pytest.mark.parametrize("low", [torch.float16, torch.float32])
+@pytest.mark.parametrize("function", [gw.stable.poisson_nll, gw.stable.bernoulli_kl], ids=["poisson", "bernoulli"])
+def test_of_two_dtypes_the_wider_one_is_computed_with(function: Callable[..., Tensor], low: torch.dtype) -> None:
+    torch.manual_seed(0)
+    narrow, wide = (0.1 + 0.8 * torch.rand(5)).to(low), 0.1 + 0.8 * torch.rand(5, dtype=torch.float64)
+    for pair in ((narrow, wide), (wide, narrow)):
+        ours, plain = (
+            [z.to(dtype).requires_grad_() for z, dtype in zip(pair, to)]
+            for to in ([z.dtype for z in pair], 2 * [torch.float64])
+        )
+        out, want = function(*ours), function(*plain)
+        assert out.equal(want)
+        first, true = (torch.autograd.grad(y.sum(), x, create_graph=True) for y, x in ((out, ours), (want, plain)))
+        second, bend = (
+            torch.autograd.grad(sum(g.double().sum() for g in gs), x)
+            for gs, x in ((first, ours), (true, plain))
+        )
+        for found, expected in zip(first + second, true + bend):
+            torch.testing.assert_close(found, expected.to(found.dtype), rtol=3 * torch.finfo(found.dtype).eps, atol=0)

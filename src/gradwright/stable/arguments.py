@@ -73,6 +73,12 @@ def widened(x: Tensor) -> Tensor:
     return x.float() if x.dtype in HALVES else x
 
 
+def widened_pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both in their common dtype, at least float32: what is computed in less is wrong in the wider result."""
+    dtype = common_dtype(x, y)
+    return widened(x.to(dtype)), widened(y.to(dtype))
+
+
 def scaled(own: Tensor, weight: Tensor) -> Tensor:
     """Return ``own * weight`` in the memory of ``own``, which nobody else has.
 

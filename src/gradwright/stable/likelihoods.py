@@ -16,7 +16,7 @@ from torch import Tensor
 from gradwright.authoring.catalogue import Example, around, grid
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import Point, exact, relative, whole_range
-from gradwright.stable.arguments import common_dtype, require_floating, widened
+from gradwright.stable.arguments import common_dtype, require_floating, widened_pair
 from gradwright.stable.rows import pairs
 from gradwright.stable.seen import seen_within
 from gradwright.stable.xlogs import over
@@ -78,15 +78,16 @@ def poisson_nll(rate: Tensor, target: Tensor) -> Tensor:
         (tensor([ 1., -1.]),)
     """
     require_floating("poisson_nll", rate=rate, target=target)
-    wide = widened(rate)
-    out = wide - target * wide.log()
+    wide, count = widened_pair(rate, target)
+    out = wide - count * wide.log()
     if not seen_within(out, -INF, INF):
-        out = wide - torch.xlogy(target, wide)
+        out = wide - torch.xlogy(count, wide)
     return out.to(common_dtype(rate, target))
 
 
 @poisson_nll.vjp
 def poisson_nll_vjp(g: Tensor, rate: Tensor, target: Tensor, needs: dict[str, bool]) -> dict[str, Tensor | None]:
+    rate, target = widened_pair(rate, target)
     return {
         "rate": g * excess_ratio(rate, target) if needs["rate"] else None,
         "target": -g * rate.log() if needs["target"] else None,
@@ -96,11 +97,8 @@ def poisson_nll_vjp(g: Tensor, rate: Tensor, target: Tensor, needs: dict[str, bo
 @custom_gradient
 def excess_ratio(rate: Tensor, target: Tensor) -> Tensor:
     """Return ``1 - target / rate`` as one quotient; 1 where both are 0."""
-    wide = widened(rate)
-    out = (wide - target).div_(wide)
-    if not seen_within(out, -INF, INF):
-        out = torch.where(target == 0, 1.0, out)
-    return out.to(common_dtype(rate, target))
+    out = (rate - target).div_(rate)
+    return out if seen_within(out, -INF, INF) else torch.where(target == 0, 1.0, out)
 
 
 @excess_ratio.vjp
@@ -182,7 +180,7 @@ def bernoulli_kl(p: Tensor, q: Tensor) -> Tensor:
         (tensor(-inf),)
     """
     require_floating("bernoulli_kl", p=p, q=q)
-    wide_p, wide_q = widened(p), widened(q)
+    wide_p, wide_q = widened_pair(p, q)
     gap = wide_q - wide_p
     return (_deviance(wide_p, wide_q, gap) + _deviance(1 - wide_p, 1 - wide_q, -gap)).to(common_dtype(p, q))
 
@@ -210,6 +208,7 @@ def _deviance(p: Tensor, q: Tensor, gap: Tensor) -> Tensor:
 
 @bernoulli_kl.vjp
 def bernoulli_kl_vjp(g: Tensor, p: Tensor, q: Tensor, needs: dict[str, bool]) -> dict[str, Tensor | None]:
+    p, q = widened_pair(p, q)
     return {
         "p": g * logit_difference(p, q) if needs["p"] else None,
         "q": g * scaled_difference(p, q) if needs["q"] else None,
@@ -219,10 +218,9 @@ def bernoulli_kl_vjp(g: Tensor, p: Tensor, q: Tensor, needs: dict[str, bool]) ->
 @custom_gradient
 def logit_difference(p: Tensor, q: Tensor) -> Tensor:
     """Return ``logit(p) - logit(q)``; 0 where they are equal."""
-    a, b = widened(p), widened(q)
-    gap = a - b
-    ratio = gap.abs() / (torch.minimum(a, b) * (1 - torch.maximum(a, b)))
-    return torch.where(gap == 0, 0.0, ratio.log1p() * gap.sign()).to(common_dtype(p, q))
+    gap = p - q
+    ratio = gap.abs() / (torch.minimum(p, q) * (1 - torch.maximum(p, q)))
+    return torch.where(gap == 0, 0.0, ratio.log1p() * gap.sign())
 
 
 @logit_difference.vjp
@@ -233,10 +231,8 @@ def logit_difference_vjp(g: Tensor, p: Tensor, q: Tensor) -> dict[str, Tensor]:
 @custom_gradient
 def scaled_difference(p: Tensor, q: Tensor) -> Tensor:
     """Return ``(q - p) / (q (1 - q))``, which is ``1 / (1 - q)`` where ``p`` is 0 and ``-1 / q`` where it is 1."""
-    a, b = widened(p), widened(q)
-    found = (b - a) / (b * (1 - b))
-    found = torch.where(a == 0, 1 / (1 - b), torch.where(a == 1, -1 / b, found))
-    return found.to(common_dtype(p, q))
+    found = (q - p) / (q * (1 - q))
+    return torch.where(p == 0, 1 / (1 - q), torch.where(p == 1, -1 / q, found))
 
 
 @scaled_difference.vjp
