@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import pytest
 import torch
 
@@ -25,3 +26,21 @@ def test_far_out() -> None:
     x = torch.tensor([-1e30, 1e30], dtype=torch.float64)
     assert gw.stable.expm1_over_x(x).tolist() == [pytest.approx(1e-30), torch.inf]
     assert gw.stable.tanh_over_x(x).tolist() == [pytest.approx(1e-30)] * 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "places"),
+    [(torch.float64, [79.0, 81.0, 700.0, 709.9, 716.0]), (torch.float32, [79.0, 81.0, 88.5, 88.9, 93.0])],
+)
+@pytest.mark.parametrize("name", ["expm1_over_x", "sinh_over_x"])
+def test_what_is_finite_though_the_exponential_is_not(name: str, dtype: torch.dtype, places: list[float]) -> None:
+    function = getattr(gw.stable, name)
+    x = torch.tensor([*places, *(-place for place in places)], dtype=dtype)
+    for order in range(4):
+        found = derivative(function, x, order)
+        with mpmath.workdps(50):
+            truth = {"expm1_over_x": lambda a: mpmath.expm1(a) / a, "sinh_over_x": lambda a: mpmath.sinh(a) / a}[name]
+            wants = [float(mpmath.diff(truth, mpmath.mpf(a), order)) for a in x.double().tolist()]
+        torch.testing.assert_close(
+            found, torch.tensor(wants, dtype=torch.float64).to(dtype), rtol=8 * torch.finfo(dtype).eps, atol=0
+        )

@@ -14,6 +14,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from gradwright.stable.seen import seen_within
 from gradwright.stable.singularity import Form, quotient
 from gradwright.torch_compat import kernels
 
@@ -147,6 +148,39 @@ SINHS = (torch.sinh, torch.cosh, torch.sinh, torch.cosh)
 
 # -------------------------------------------------------------------- exponentials and logarithms
 
+FAR = 80.0
+"""Beyond, exp(-x) is nothing beside exp(x), which soon overflows where exp(x) / x does not."""
+
+
+def _growing(numerator: tuple[Form, ...], share: float, *, odd: bool) -> tuple[Form, ...]:
+    """Return ``f(x) = numerator(x) / x`` and its derivatives, also where only the numerator overflows.
+
+    Far out they are ``share * exp(x)`` times ``h_n = (1 - n h_(n - 1)) / x``; half of the exponent comes after that.
+
+    Arguments:
+        numerator: it and its derivatives, which grow as ``share * exp(x)``.
+        odd: whether the numerator is odd, and grows as ``-share * exp(-x)`` on the other side.
+    """
+
+    def form(order: int, plain: Form) -> Form:
+        def evaluate(x: Tensor) -> Tensor:
+            low = -FAR if odd else -math.inf
+            if seen_within(x, low, FAR):
+                return plain(x)
+            far = (x < low) | (x > FAR)
+            size = torch.where(far, x.abs(), FAR)
+            factor = share / size
+            for n in range(1, order + 1):
+                factor = (share - n * factor) / size
+            half = torch.exp(size / 2)
+            side = torch.where(x < 0, (-1.0) ** order, 1.0)
+            return torch.where(far, side * (factor * half * half), plain(torch.where(far, 1.0, x)))
+
+        return evaluate
+
+    return tuple(form(order, plain) for order, plain in enumerate(quotient(numerator, 1)))
+
+
 EXPONENTIALS = (kernels.expm1, torch.exp, torch.exp, torch.exp)
 LOGARITHMS: tuple[Form, ...] = (
     torch.log1p,
@@ -221,9 +255,13 @@ FORMS: dict[str, Removable] = {
     "x_over_tan": Removable(_x_cot_closed(), _even(_x_cot), radius=1.5),
     "tanh_over_x": Removable(quotient(TANHS, 1), _even(_tanh_over_x), radius=1.0),
     "sinh_over_x": Removable(
-        quotient(SINHS, 1), lambda n: Fraction(0) if n % 2 else Fraction(1, math.factorial(n + 1)), radius=4.0
+        _growing(SINHS, 0.5, odd=True),
+        lambda n: Fraction(0) if n % 2 else Fraction(1, math.factorial(n + 1)),
+        radius=4.0,
     ),
-    "expm1_over_x": Removable(quotient(EXPONENTIALS, 1), lambda n: Fraction(1, math.factorial(n + 1)), radius=4.0),
+    "expm1_over_x": Removable(
+        _growing(EXPONENTIALS, 1.0, odd=False), lambda n: Fraction(1, math.factorial(n + 1)), radius=4.0
+    ),
     "log1p_over_x": Removable(quotient(LOGARITHMS, 1), _log_coefficient, radius=0.5, low=-1.0),
     "log_over_x_minus_1": Removable(
         quotient(LOGARITHMS_AT_1, 1, at=1.0), _log_coefficient, at=1.0, radius=0.5, low=0.0
