@@ -89,8 +89,7 @@ def test_of_two_dtypes_the_wider_one_is_computed_with(function: Callable[..., Te
         assert out.equal(want)
         first, true = (torch.autograd.grad(y.sum(), x, create_graph=True) for y, x in ((out, ours), (want, plain)))
         second, bend = (
-            torch.autograd.grad(sum(g.double().sum() for g in gs), x)
-            for gs, x in ((first, ours), (true, plain))
+            torch.autograd.grad(sum(g.double().sum() for g in gs), x) for gs, x in ((first, ours), (true, plain))
         )
         for found, expected in zip(first + second, true + bend):
             torch.testing.assert_close(found, expected.to(found.dtype), rtol=3 * torch.finfo(found.dtype).eps, atol=0)
