@@ -79,7 +79,7 @@ def measured(entry: ExactEntry, dtype: torch.dtype, *, first_only: bool) -> Iter
         region = point.note or "other"
         for error in [*errors(entry, number, dtype), *forward_errors(entry, number, dtype)]:
             key = region, error.quantity.split()[0]
-            if key not in worst or error.error / error.bar > worst[key].error / worst[key].bar:
+            if key not in worst or error.error * worst[key].bar > worst[key].error * error.bar:
                 worst[key] = error
         for order, size in replaced(entry, number, dtype):
             theirs[region, order] = max(theirs.get((region, order), 0.0), size)
