@@ -128,8 +128,10 @@ def forward_errors(entry: ExactEntry, number: int, dtype: torch.dtype) -> Iterat
         else:
             # One number: as far off as the sum of what the elements of the gradient may be.
             terms = (t.to(want.first[name].dtype).conj() * want.first[name]).real
-            size = terms.abs().sum().clamp(min=max(point.scale, 1e-300))
-            off = abs(_dot(g.to(push.dtype), push).double() - terms.sum()) / size
+            wide = torch.complex128 if push.is_complex() else torch.float64  # the sum itself must not be rounded
+            least = push.numel() * torch.finfo(push.dtype).smallest_normal
+            size = terms.abs().sum().clamp(min=max(point.scale, least))
+            off = abs(_dot(g.to(wide), push.to(wide)) - terms.sum()) / size
             bar = max(leaf.numel(), push.numel()) ** 0.5 * entry.bars[dtype]
             yield Error(f"forward {name}", float(off), bar, float(off), 0.0)
 
