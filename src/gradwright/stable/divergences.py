@@ -174,6 +174,7 @@ def _two() -> tuple[Any, ...]:
     elementwise=False,
     measure="tensor",
     replaces=_kl_by_hand,
+    slower="the numbers are looked at first, for -inf and for one that leads its row, in passes of their own",
     ordinary=_two,
     paper="pytorch#89558, #103316",
 )

@@ -286,6 +286,7 @@ def index_put(input: Tensor, indices: Sequence[Tensor], values: Tensor, accumula
     examples=_put_examples,
     elementwise=False,
     replaces=torch.put,
+    slower="it finds out which write wins",
     ordinary=lambda: _million(1_000_000),
     paper=PAPER,
 )

@@ -139,6 +139,7 @@ def _difference_examples(dtype: torch.dtype) -> Sequence[Example]:
     bars=BARS,
     examples=_difference_examples,
     replaces=lambda x, y: x + torch.log1p(-torch.exp(y - x)),
+    slower="two forms, for differences on either side of log 2",
     ordinary=lambda: (torch.rand(1000000) + 2, torch.rand(1000000)),
     paper="Maechler 2012 (Rmpfr note on log1mexp)",
 )

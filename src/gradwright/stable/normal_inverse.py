@@ -1,6 +1,6 @@
 """The inverse of the logarithm of the normal distribution function, from the far tail to nearly one.
 
-For ``y`` below -0.7, Newton's method on ``log_ndtr(x) = y``; above, on ``Phi(-x) = 1 - exp(y)``, whose digits ``y``
+For ``y`` below -log 2, Newton's method on ``log_ndtr(x) = y``; above, on ``Phi(-x) = 1 - exp(y)``, whose digits ``y``
 still has. Mills' ratio ``M`` hardly depends on the rounding of ``x``; with ``s = dx / dy = Phi(x) / phi(x)``
 
     s = M(-x)                        below,   s' = -log_ndtr''(x) s ** 3
@@ -9,6 +9,7 @@ still has. Mills' ratio ``M`` hardly depends on the rounding of ``x``; with ``s 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,8 +24,8 @@ from gradwright.stable.normal import density_value, hazard_slope_value, hazard_v
 from gradwright.stable.scaled_erfc import ROOT_2_PI, mills_derivative
 from gradwright.torch_compat import kernels
 
-MIDDLE = -0.7
-"""Where ``Phi(x)`` is a half, nearly."""
+MIDDLE = -math.log(2)
+"""Where ``Phi(x)`` is a half: each way is used on its own side of zero only."""
 FAR = -50.0
 """Below, the start is asymptotic: ``exp(y)`` would underflow in float32."""
 STEPS = 3

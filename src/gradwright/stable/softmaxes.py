@@ -89,6 +89,7 @@ def _log_masked_by_hand(x: Tensor, dim: int, mask: Tensor | None = None) -> Tens
     elementwise=False,
     measure="tensor",
     replaces=_masked_by_hand,
+    slower="the numbers are looked at first, for -inf and for one that leads its row, in passes of their own",
     ordinary=_ordinary,
     paper="pytorch#41508, #196170; differences to the leading cotangent",
 )
@@ -133,6 +134,7 @@ def softmax(x: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
     elementwise=False,
     measure="tensor",
     replaces=_log_masked_by_hand,
+    slower="the numbers are looked at first, for -inf and for one that leads its row, in passes of their own",
     ordinary=_ordinary,
     paper="pytorch#41508, #196170; log1p of the sum without the leading number",
 )
