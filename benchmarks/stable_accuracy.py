@@ -28,9 +28,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import torch  # noqa: E402
 from _pages import write_tables  # noqa: E402
+from _stable import chosen  # noqa: E402
 
-import gradwright.stable  # noqa: E402
-from gradwright.authoring.catalogue import entries  # noqa: E402
 from gradwright.authoring.exact import ExactEntry  # noqa: E402
 from tests.measured import Error, errors, forward_errors, points  # noqa: E402
 
@@ -48,22 +47,17 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write rows of figures to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    known = [entry for entry in entries(gradwright.stable) if isinstance(entry, ExactEntry)]
-    wanted = {name.rpartition(".")[2] for name in options.names}
-    unknown = wanted - {entry.name.rpartition(".")[2] for entry in known}
-    if unknown:
-        parser.error(f"there is no {', '.join(sorted(unknown))} in gw.stable")
-    chosen = [entry for entry in known if not wanted or entry.name.rpartition(".")[2] in wanted]
+    measurable = chosen(parser, options.names)
     rows: list[Row] = []
-    for entry in chosen:
+    for entry in measurable:
         for dtype in [torch.float64] if options.quick else entry.bars:
             found = list(measured(entry, dtype, first_only=options.quick))
             rows += found
             print("\n".join(f"{row['name']}: {row['value']:.2g} (bar {row['goal']:.2g})" for row in found), flush=True)
     missed = [row for row in rows if not row["met"]]
-    print(f"\n{len(rows)} figures of {len(chosen)} entries; {len(missed)} beyond their bar")
+    print(f"\n{len(rows)} figures of {len(measurable)} entries; {len(missed)} beyond their bar")
     if options.write:
-        write_tables(PAGE, {"stable accuracy": table(chosen, rows)})
+        write_tables(PAGE, {"stable accuracy": table(measurable, rows)})
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2), encoding="utf-8")
     return 1 if missed else 0
@@ -108,11 +102,11 @@ def replaced(entry: ExactEntry, number: int, dtype: torch.dtype) -> Iterator[tup
         yield error.quantity.split()[0], error.error
 
 
-def table(chosen: Sequence[ExactEntry], rows: Sequence[Row]) -> str:
+def table(measurable: Sequence[ExactEntry], rows: Sequence[Row]) -> str:
     """Return a Markdown table: a line for each entry and dtype, the worst of all regions."""
     lines = ["| function | dtype | bar | value | first | forward mode | second | worst of what it replaces |"]
     lines.append("|---|---|---|---|---|---|---|---|")
-    for entry in chosen:
+    for entry in measurable:
         for dtype, bar in entry.bars.items():
             short = str(dtype).removeprefix("torch.")
             own = [row for row in rows if row["name"].startswith(f"{entry.name}, {short}, ")]

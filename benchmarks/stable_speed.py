@@ -30,10 +30,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import torch  # noqa: E402
 from _pages import write_tables  # noqa: E402
+from _stable import chosen  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-import gradwright.stable  # noqa: E402
-from gradwright.authoring.catalogue import entries  # noqa: E402
 from gradwright.authoring.exact import ExactEntry  # noqa: E402
 
 PAGE = ROOT / "docs" / "stable-accuracy.md"
@@ -52,17 +51,11 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write rows of figures to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    known = [e for e in entries(gradwright.stable) if isinstance(e, ExactEntry) and e.replaces is not None]
-    wanted = {name.rpartition(".")[2] for name in options.names}
-    unknown = wanted - {entry.name.rpartition(".")[2] for entry in known}
-    if unknown:
-        parser.error(f"nothing in gw.stable that replaces something is called {', '.join(sorted(unknown))}")
-    chosen = [entry for entry in known if not wanted or entry.name.rpartition(".")[2] in wanted]
     rows: list[Row] = []
     extra = " times that, both compiled |" if options.compiled else ""
     lines = [f"| function | what it replaces, ms | times that |{extra} if more, why |"]
     lines.append("|---" * (lines[0].count("|") - 1) + "|")
-    for entry in chosen:
+    for entry in chosen(parser, options.names, lambda entry: entry.replaces is not None):
         eager, compiled, base = compared(entry, quick=options.quick, compiling=options.compiled)
         reason = entry.slower if eager > GOAL else ""
         print(f"{entry.name}: {eager:.2f} times what it replaces{f' ({reason})' if reason else ''}", flush=True)
@@ -109,7 +102,7 @@ def compared(entry: ExactEntry, *, quick: bool, compiling: bool) -> tuple[float,
     repeats = 1 if quick else max(1, int(2e-3 / max(start, 1e-6)))
     times = medians({"theirs": run(entry.replaces), "ours": run(entry.function)}, rounds, repeats)
     compiled = None
-    if compiling and entry.fullgraph:
+    if compiling:
         torch.compiler.reset()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

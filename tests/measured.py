@@ -152,8 +152,7 @@ def worst(quantity: str, got: Tensor, want: Tensor, measure: Measure, bar: float
         return Error(quantity, 0.0, bar, 0.0, 0.0)
     size = true.abs() if measure == "element" else true.abs().nan_to_num(0.0, 0.0, 0.0).max().expand_as(true)
     # Numbers below the normal ones have fewer digits: what counts there is the distance between two of them.
-    floor = info.smallest_normal * (1.0 if bar < 1 else bar)
-    off = (found - true).abs() / size.clamp(min=max(floor, scale))
+    off = (found - true).abs() / size.clamp(min=max(info.smallest_normal, scale))
     same = (found == true) | (found.isnan() & true.isnan())
     beyond = true.isfinite() & (true.abs() > info.max * (1 - info.eps)) & (found.sign() == true.sign())
     beyond &= found.isinf() | (found.abs() >= info.max * (1 - bar))

@@ -54,8 +54,6 @@ class Entry:
     The tensors that have a gradient come first in the proofs, then the rest; all are of the dtype that is given."""
     paper: str
     """Where it comes from: authors, year, identifier."""
-    saved: float = 0.0
-    """Bytes an element that are kept for the backward beyond the arguments."""
 
     @property
     def family(self) -> str:
@@ -89,6 +87,8 @@ class SurrogateEntry(Entry):
     second_order: SecondOrder = "surrogate"
     random: str = ""
     """For a random forward, the property that holds, for example ``E[out] = x``."""
+    saved: float = 0.0
+    """Bytes an element that are kept for the backward beyond the arguments."""
 
     @property
     def linear(self) -> bool:

@@ -74,8 +74,6 @@ class ExactEntry(Entry):
     """Arguments of an ordinary call of the size that people use, in float32; by default one million normal numbers."""
     slower: str = ""
     """The reason where it takes more than 1.3 times as long as what it replaces."""
-    fullgraph: bool = True
-    """Whether ``torch.compile(fullgraph=True)`` takes it."""
 
     def second_bar(self, dtype: torch.dtype) -> float:
         """Return the largest error that a second derivative may have: that of half types has no room for 100 times."""
@@ -129,8 +127,6 @@ def exact(
     replaces: Callable[..., Any] | None = None,
     ordinary: Callable[[], tuple[Any, ...]] | None = None,
     slower: str = "",
-    fullgraph: bool = True,
-    saved: float = 0.0,
 ) -> Callable[[F], F]:
     """Enter a function into the catalogue; the arguments are those of :class:`ExactEntry`."""
 
@@ -143,7 +139,6 @@ def exact(
             gradient=dict(gradient),
             examples=examples,
             paper=paper,
-            saved=saved,
             reference=reference,
             domain=domain,
             bars=dict(bars),
@@ -154,7 +149,6 @@ def exact(
             replaces=replaces,
             ordinary=ordinary,
             slower=slower,
-            fullgraph=fullgraph,
         )
         return function
 

@@ -119,7 +119,6 @@ def described(entry: Entry) -> str:
         *((f"gradient of {name}", formula) for name, formula in entry.gradient.items()),
         *(_about_surrogate(entry) if isinstance(entry, SurrogateEntry) else ()),
         *(_about_exact(entry) if isinstance(entry, ExactEntry) else ()),
-        ("saved", f"{entry.saved:g} bytes an element" if entry.saved else "nothing beyond the arguments"),
         ("paper", entry.paper),
     ]
     width = max(len(title) for title, _ in facts)
@@ -142,6 +141,7 @@ def _about_surrogate(entry: SurrogateEntry) -> list[tuple[str, str]]:
         ("second order", _SECOND_ORDER[entry.second_order]),
         ("in the cotangent", "linear" if entry.linear else "not linear"),
         ("random", entry.random or "no"),
+        ("saved", f"{entry.saved:g} bytes an element" if entry.saved else "nothing beyond the arguments"),
     ]
 
 

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from gradwright import torch_compat
+from gradwright.authoring.exact import HALF
 from gradwright.errors import ArgumentError, kind_of
-
-HALVES = (torch.bfloat16, torch.float16)
 
 
 def require_floating(name: str, **tensors: Tensor) -> None:
@@ -70,7 +69,7 @@ def _converts(value: object, method: str) -> bool:
 
 def widened(x: Tensor) -> Tensor:
     """Return ``x`` in the dtype in which it is computed with: half types in float32, others as they are."""
-    return x.float() if x.dtype in HALVES else x
+    return x.float() if x.dtype in HALF else x
 
 
 def widened_pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from gradwright import torch_compat
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.authoring.exact import Point, exact, relative
+from gradwright.authoring.exact import HALF, Point, exact, relative
 from gradwright.errors import ArgumentError, OptionError, unknown_choice
 from gradwright.stable.arguments import not_a_tensor, require_floating, require_number, widened
 from gradwright.stable.rows import LEADS
@@ -94,7 +94,7 @@ def _reference(
     gradient={"x": "g (softmax(x) - t), 0 where x is -inf", "target": "-g w log(softmax(x))"},
     reference=_reference,
     domain="every number; -inf excludes a class; inf, with gradient 0, where a target is excluded",
-    bars=relative(1e-14, 1e-6, torch.bfloat16, torch.float16),
+    bars=relative(1e-14, 1e-6, *HALF),
     examples=_examples,
     elementwise=False,
     measure="tensor",

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example, grid
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.authoring.exact import Point, exact, relative
+from gradwright.authoring.exact import HALF, Point, exact, relative
 from gradwright.errors import ArgumentError, OptionError
-from gradwright.stable.arguments import HALVES, require_floating, require_number, widened
+from gradwright.stable.arguments import require_floating, require_number, widened
 from gradwright.stable.scaling import scale_for
 from gradwright.torch_compat.kernels import cdist_backward
 
@@ -239,7 +239,7 @@ def _cdist_examples(dtype: torch.dtype) -> Sequence[Example]:
     },
     reference=_cdist_reference,
     domain="distances that the dtype holds as normal numbers; those of one batch within half of its exponents",
-    bars=relative(4e-15, 2e-6, *HALVES),
+    bars=relative(4e-15, 2e-6, *HALF),
     examples=_cdist_examples,
     elementwise=False,
     measure="tensor",
@@ -307,7 +307,7 @@ def _pdist_examples(dtype: torch.dtype) -> Sequence[Example]:
     gradient={"x": "the sum over the pairs of g sign(u) (|u| / out) ** (p - 1) with u = x[i] - x[j], and the negative"},
     reference=_pdist_reference,
     domain="as for cdist",
-    bars=relative(4e-15, 2e-6, *HALVES),
+    bars=relative(4e-15, 2e-6, *HALF),
     examples=_pdist_examples,
     elementwise=False,
     measure="tensor",

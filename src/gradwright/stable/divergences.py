@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.authoring.exact import Point, exact, relative
+from gradwright.authoring.exact import HALF, Point, exact, relative
 from gradwright.errors import ArgumentError
 from gradwright.stable.arguments import common_dtype, require_dim, require_floating, widened
 from gradwright.stable.logistic import sigmoid
@@ -26,7 +26,7 @@ from gradwright.stable.seen import seen_within
 from gradwright.stable.softmaxes import log_share_slope, log_shares, share_slope, shares
 from gradwright.torch_compat import kernels
 
-BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
+BARS = relative(1e-14, 1e-6, *HALF)
 INF = math.inf
 CLOSE = 0.25
 """From this divergence on, the sum of the logarithms times the probabilities has lost less than four bits."""

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example, around, grid
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.authoring.exact import Point, exact, relative, whole_range
+from gradwright.authoring.exact import HALF, Point, exact, relative, whole_range
 from gradwright.stable.arguments import common_dtype, require_floating, widened_pair
 from gradwright.stable.rows import pairs
 from gradwright.stable.seen import seen_within
 from gradwright.stable.xlogs import over
 
-BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
+BARS = relative(1e-14, 1e-6, *HALF)
 INF = math.inf
 TERMS = {torch.float64: 17, torch.float32: 8}
 """Of the series of ``u - log1p(u)`` up to half: the next one is below the last digit."""

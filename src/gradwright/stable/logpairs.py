@@ -14,14 +14,14 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example, around, grid
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.authoring.exact import Point, exact, relative, whole_range
+from gradwright.authoring.exact import HALF, Point, exact, relative, whole_range
 from gradwright.stable.arguments import common_dtype, require_floating, widened
 from gradwright.stable.logistic import logistic_slope
 from gradwright.stable.rows import pairs
 from gradwright.stable.seen import seen_below, seen_within
 from gradwright.torch_compat import kernels
 
-BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
+BARS = relative(1e-14, 1e-6, *HALF)
 INF = math.inf
 
 

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.authoring.exact import Point, exact, relative
+from gradwright.authoring.exact import HALF, Point, exact, relative
 from gradwright.stable.arguments import require_dim, require_floating, widened
 from gradwright.stable.rows import by_rows, dimensions, flattened, led
 from gradwright.stable.seen import seen_within
 from gradwright.stable.softmaxes import shares
 
-BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
+BARS = relative(1e-14, 1e-6, *HALF)
 INF = math.inf
 
 

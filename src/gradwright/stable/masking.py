@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradwright.authoring.catalogue import Example
-from gradwright.authoring.exact import Point, exact, ulps
+from gradwright.authoring.exact import HALF, Point, exact, ulps
 from gradwright.errors import ArgumentError, kind_of
 from gradwright.stable.places import called, check, combined, results, substituted
 
@@ -336,7 +336,7 @@ def masked_mean(
         (tensor([0.5000, 0.0000, 0.1667]),)
     """
     out = _one("masked_mean", f, mask, (x, *more), safe, kwargs)
-    half = out.dtype in (torch.float16, torch.bfloat16)
+    half = out.dtype in HALF
     total = out.sum(dim, keepdim, dtype=torch.float32 if half else None)
     count = mask.expand(out.shape).sum(dim, keepdim).clamp(min=1)
     mean = total / count

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example, grid, joined
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.authoring.exact import Point, exact, relative, sweep, ulps
-from gradwright.stable.arguments import HALVES, require_floating, widened
+from gradwright.authoring.exact import HALF, Point, exact, relative, sweep, ulps
+from gradwright.stable.arguments import require_floating, widened
 from gradwright.stable.scaled_erfc import ROOT_2, ROOT_2_PI, ROOT_HALF_PI, decaying, square_exp
 
 ROOT_PI = math.sqrt(math.pi)
@@ -106,7 +106,7 @@ def ndtr_vjp(g: Tensor, x: Tensor) -> Tensor:
     gradient={"x": "g phi(x) / Phi(x)"},
     reference=lambda mp, x: mp.log(mp.erfc(-x / mp.sqrt(2)) / 2),
     domain="every number",
-    bars=relative(2e-15, 8e-7, *HALVES),
+    bars=relative(2e-15, 8e-7, *HALF),
     examples=_log_examples,
     replaces=torch.special.log_ndtr,
     slower="exp(-x^2 / 2) and erfcx are computed for every element",

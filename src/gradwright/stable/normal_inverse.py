@@ -18,8 +18,8 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.authoring.exact import Point, exact, relative
-from gradwright.stable.arguments import HALVES, require_floating, widened
+from gradwright.authoring.exact import HALF, Point, exact, relative
+from gradwright.stable.arguments import require_floating, widened
 from gradwright.stable.normal import density_value, hazard_slope_value, hazard_value, log_ndtr_value, lower_tail
 from gradwright.stable.scaled_erfc import ROOT_2_PI, mills_derivative
 from gradwright.torch_compat import kernels
@@ -36,7 +36,7 @@ def _inverse_examples(dtype: torch.dtype) -> Sequence[Example]:
     bulk = torch.tensor([-20.0, -5.0, -2.5, -1.0, -0.75, -0.5, -0.25, -0.125, -0.03], dtype=dtype)
     tails = torch.tensor([-30000.0, -1000.0, -100.0, -1e-4, -6e-5], dtype=dtype)
     found = [Point((bulk,), note="bulk"), Point((tails,), note="tails", extreme=True)]
-    if dtype in HALVES:
+    if dtype in HALF:
         return found
     far = torch.tensor([-1e30, -1e16, -1e8, -1e-9, -1e-15, -1e-30], dtype=dtype)
     return [*found, Point((far,), note="far", extreme=True)]
@@ -61,7 +61,7 @@ def _reference(mp: Any, y: Any) -> Any:
     gradient={"y": "g Phi(x) / phi(x)"},
     reference=_reference,
     domain="y < 0; infinite at 0, nan above",
-    bars=relative(4e-15, 2e-6, *HALVES),
+    bars=relative(4e-15, 2e-6, *HALF),
     examples=_inverse_examples,
     replaces=lambda y: torch.special.ndtri(torch.exp(y)),
     ordinary=lambda: (-torch.rand(1_000_000) * 10 - 0.01,),

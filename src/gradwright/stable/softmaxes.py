@@ -17,14 +17,14 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.authoring.exact import Point, exact, relative
+from gradwright.authoring.exact import HALF, Point, exact, relative
 from gradwright.stable.arguments import require_dim, require_floating, widened
 from gradwright.stable.rows import LEADS, by_rows, check_mask, first_of, led, masked
 from gradwright.stable.seen import seen_below, seen_within
 from gradwright.torch_compat.kernels import log_softmax_backward, softmax_backward
 
 INF = math.inf
-BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
+BARS = relative(1e-14, 1e-6, *HALF)
 NAMED = "pass mask= by its name, after the dimension"
 
 

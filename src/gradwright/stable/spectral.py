@@ -31,6 +31,7 @@ from gradwright.authoring.exact import Point, exact, relative
 from gradwright.errors import ArgumentError, kind_of
 from gradwright.stable.given import Derived, Given
 from gradwright.stable.hermitian import Spectrum, decomposed, function_of
+from gradwright.stable.linear_algebra import complex_of, from_array, planted_hermitian
 from gradwright.stable.matrices import check_matrix, hermitian
 from gradwright.stable.spectra import Exp, InverseSqrt, Log, Power, Sqrt
 
@@ -49,28 +50,17 @@ def _spectral(name: str, A: Tensor, f: Spectrum) -> Tensor:
 # -------------------------------------------------------------------- what the proofs need
 
 
-def _rotated(values: Sequence[float], dtype: torch.dtype) -> Tensor:
-    """Return a matrix with these eigenvalues, up to rounding."""
-    n = len(values)
-    generator = torch.Generator().manual_seed(n)
-    wide = torch.complex128 if dtype.is_complex else torch.float64
-    V, _ = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=wide))
-    A: Tensor = (V * torch.tensor(values, dtype=torch.float64)) @ V.mH
-    return ((A + A.mH) / 2).to(dtype)
-
-
 def _examples(*more: Any) -> Callable[[torch.dtype], Sequence[Example]]:
     """Return examples with these further arguments: distinct, repeated, close and equal eigenvalues, and complex."""
 
     def examples(dtype: torch.dtype) -> Sequence[Example]:
-        complex_dtype = torch.complex128 if dtype == torch.float64 else torch.complex64
         return [
-            Point((_rotated([0.5, 2.0], dtype), *more), note="distinct"),
-            Point((_rotated([2.0, 2.0, 0.5], dtype), *more), note="repeated"),
-            Point((_rotated([1.7, 1.701, 1.701 + 1e-6], dtype), *more), note="close"),
+            Point((planted_hermitian([0.5, 2.0], 2, dtype), *more), note="distinct"),
+            Point((planted_hermitian([2.0, 2.0, 0.5], 3, dtype), *more), note="repeated"),
+            Point((planted_hermitian([1.7, 1.701, 1.701 + 1e-6], 3, dtype), *more), note="close"),
             Point((torch.tensor([1.5, 1.5, 3.0], dtype=dtype).diag(), *more), note="diagonal"),
             Point((2 * torch.eye(2, dtype=dtype), *more), note="all equal"),
-            Point((_rotated([1.5, 1.5 + 1e-9], complex_dtype), *more), note="complex"),
+            Point((planted_hermitian([1.5, 1.5 + 1e-9], 2, complex_of(dtype)), *more), note="complex"),
         ]
 
     return examples
@@ -78,7 +68,7 @@ def _examples(*more: Any) -> Callable[[torch.dtype], Sequence[Example]]:
 
 def _reference(mp: Any, A: Any, f: Callable[[Any], Any]) -> Any:
     """Return a function of the symmetric part of a matrix by its eigenvectors, in the precision of mpmath."""
-    whole = mp.matrix(A.tolist())
+    whole = from_array(mp, A)
     x, V = (mp.eighe if any(isinstance(t, mp.mpc) for t in A.flat) else mp.eigsy)((whole + whole.H) / 2)
     return (V * mp.diag([f(t) for t in x]) * V.H).tolist()
 

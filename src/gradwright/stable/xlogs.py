@@ -15,12 +15,12 @@ from torch import Tensor
 
 from gradwright.authoring.catalogue import Example, around, grid
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.authoring.exact import Point, exact, relative, whole_range
+from gradwright.authoring.exact import HALF, Point, exact, relative, whole_range
 from gradwright.stable.arguments import require_floating, widened
 from gradwright.stable.rows import pairs
 from gradwright.stable.seen import seen_within
 
-BARS = relative(1e-14, 1e-6, torch.bfloat16, torch.float16)
+BARS = relative(1e-14, 1e-6, *HALF)
 INF = math.inf
 INVERSE_E = (0.36787944117144233, -1.2428753672788363e-17)
 """``1 / e`` as the sum of two numbers of double precision."""
