@@ -118,7 +118,10 @@ def _held_vjp(g: Tensor, x: Tensor) -> Tensor:
 
 @custom_gradient
 def _below(x: Tensor) -> Tensor:
-    """Return the probability that a normal number is below ``x``."""
+    """Return the probability that a normal number is below ``x``, which is not far out here.
+
+    ``normal.ndtr``, which is right everywhere, would take twice as long.
+    """
     u, rest = _over_root_two(x)
     return torch.addcmul(torch.erfc(-u) * 0.5, torch.exp(-u * u), rest, value=1 / math.sqrt(math.pi))
 

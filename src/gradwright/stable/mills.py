@@ -7,15 +7,19 @@ gradient ``2 u erfcx(u) - 2 / sqrt(pi)`` has lost every digit at 1e8 (1e4 in flo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from gradwright.authoring.catalogue import Example, grid, joined
+from gradwright.authoring.constructors import define
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF, Point, exact, relative, sweep
 from gradwright.stable.arguments import require_floating, widened
 from gradwright.stable.scaled_erfc import ROOT_2, ROOT_HALF_PI, erfcx_derivative, mills_derivative
+
+Derivative: TypeAlias = Callable[[Tensor, int], Tensor]
 
 BARS = relative(2e-15, 8e-7, *HALF)
 
@@ -28,6 +32,21 @@ def _examples(negative: Sequence[float]) -> Callable[[torch.dtype], Sequence[Exa
         return [Point((bulk,), note="bulk"), Point((far,), note="far", extreme=True)]
 
     return examples
+
+
+def _slope_of(derivative: Derivative, name: str) -> Callable[[Tensor], Tensor]:
+    """Return the first derivative as a function; its rule gives the second, and the rule of that the third and last."""
+
+    def order(number: int) -> Callable[[Tensor], Tensor]:
+        return lambda x: derivative(widened(x), number).to(x.dtype)
+
+    third = order(3)
+    bend = define(order(2), vjp=lambda g, x: g * third(x), name=f"{name}_bend", double_backward="once")
+    return define(order(1), vjp=lambda g, x: g * bend(x), name=f"{name}_slope")
+
+
+erfcx_slope = _slope_of(erfcx_derivative, "erfcx")
+mills_slope = _slope_of(mills_derivative, "mills")
 
 
 @exact(
@@ -65,28 +84,6 @@ def erfcx_vjp(g: Tensor, x: Tensor) -> Tensor:
     return g * erfcx_slope(x)
 
 
-@custom_gradient
-def erfcx_slope(x: Tensor) -> Tensor:
-    """Return the derivative of erfcx."""
-    return erfcx_derivative(widened(x), 1).to(x.dtype)
-
-
-@erfcx_slope.vjp
-def erfcx_slope_vjp(g: Tensor, x: Tensor) -> Tensor:
-    return g * erfcx_bend(x)
-
-
-@custom_gradient(double_backward="once")
-def erfcx_bend(x: Tensor) -> Tensor:
-    """Return the second derivative of erfcx."""
-    return erfcx_derivative(widened(x), 2).to(x.dtype)
-
-
-@erfcx_bend.vjp
-def erfcx_bend_vjp(g: Tensor, x: Tensor) -> Tensor:
-    return g * erfcx_derivative(widened(x), 3).to(x.dtype)
-
-
 @exact(
     forward="out = (1 - Phi(x)) / phi(x)",
     gradient={"x": "g (x out - 1)"},
@@ -122,25 +119,3 @@ def mills_ratio(x: Tensor) -> Tensor:
 @mills_ratio.vjp
 def mills_ratio_vjp(g: Tensor, x: Tensor) -> Tensor:
     return g * mills_slope(x)
-
-
-@custom_gradient
-def mills_slope(x: Tensor) -> Tensor:
-    """Return the derivative of Mills' ratio."""
-    return mills_derivative(widened(x), 1).to(x.dtype)
-
-
-@mills_slope.vjp
-def mills_slope_vjp(g: Tensor, x: Tensor) -> Tensor:
-    return g * mills_bend(x)
-
-
-@custom_gradient(double_backward="once")
-def mills_bend(x: Tensor) -> Tensor:
-    """Return the second derivative of Mills' ratio."""
-    return mills_derivative(widened(x), 2).to(x.dtype)
-
-
-@mills_bend.vjp
-def mills_bend_vjp(g: Tensor, x: Tensor) -> Tensor:
-    return g * mills_derivative(widened(x), 3).to(x.dtype)
