@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradwright.authoring.exact import ExactEntry, Measure, Point
-from tests.truth import Truth, leaves_of, truth, with_leaves
+from gradwright.authoring.exact import ExactEntry, Measure, Point, TrueEntry
+from tests.truth import Truth, arguments_of, leaves_of, truth, with_leaves
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Error:
         return f"{self.quantity} is {self.got!r}, the truth {self.want!r}: off by {self.error:.2g}, bar {self.bar:.2g}"
 
 
-def points(entry: ExactEntry, dtype: torch.dtype) -> list[Point]:
+def points(entry: TrueEntry, dtype: torch.dtype) -> list[Point]:
     """Return the examples of an entry as points."""
     return [e if isinstance(e, Point) else Point(e.args, e.kwargs, e.note) for e in entry.examples(dtype)]
 
 
-def cotangents(entry: ExactEntry, point: Point, dtype: torch.dtype) -> tuple[Tensor | None, dict[str, Tensor] | None]:
+def cotangents(entry: TrueEntry, point: Point, dtype: torch.dtype) -> tuple[Tensor | None, dict[str, Tensor] | None]:
     """Return a cotangent and directions that every dtype holds exactly; None for ones, with elementwise functions.
 
     With ones, what is compared is the derivative itself, which a factor would push out of the range of the dtype.
@@ -61,15 +61,49 @@ def _signed(like: Tensor) -> Tensor:
 
 
 @functools.cache
-def known(entry: ExactEntry, number: int, dtype: torch.dtype, orders: int) -> Truth:
+def known(entry: TrueEntry, number: int, dtype: torch.dtype, orders: int) -> Truth:
     """Return the truth at an example of an entry, found once."""
     point = points(entry, dtype)[number]
     g, v = cotangents(entry, point, dtype)
-    return truth(entry, point, g, v, min(orders, point.orders))
+    if isinstance(entry, ExactEntry):
+        return truth(entry, point, g, v, min(orders, point.orders))
+    assert g is not None
+    assert v is not None
+    return replaced(entry, point, g, v, min(orders, point.orders))
+
+
+def replaced(entry: TrueEntry, point: Point, g: Tensor, v: Mapping[str, Tensor], orders: int) -> Truth:
+    """Return what an entry replaces, in float64 and differentiated by PyTorch, and what the point says of the truth."""
+    assert entry.replaces is not None
+    constants = {
+        name: x for name, x in arguments_of(entry, point).items() if isinstance(x, Tensor) and x.is_floating_point()
+    }
+    wide = {name: x.detach().double() for name, x in constants.items()}
+    leaves = {name: wide[name].requires_grad_() for name in leaves_of(entry, point)}
+    args, kwargs = with_leaves(entry, point, wide)
+    out = entry.seen(entry.replaces)(*args, **kwargs)
+    first: dict[str, Tensor] = {}
+    second: dict[str, Tensor] = {}
+    if orders:
+        many = list(leaves.values())
+        grads = torch.autograd.grad(out, many, g.double(), create_graph=orders > 1, materialize_grads=True)
+        first = dict(zip(leaves, grads))
+        total: Any = sum((v[name].double() * grad).sum() for name, grad in first.items())
+        if orders > 1 and total.requires_grad:
+            second = dict(zip(leaves, torch.autograd.grad(total, many, materialize_grads=True)))
+        elif orders > 1:
+            second = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+
+    def said(values: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Tensor]:
+        known = {name: torch.as_tensor(x, dtype=torch.float64).expand(leaves[name].shape) for name, x in given.items()}
+        return {name: x.detach() for name, x in {**values, **known}.items()}
+
+    value = out if point.value is None else torch.as_tensor(point.value, dtype=torch.float64).expand(out.shape)
+    return Truth(value.detach(), said(first, point.first), said(second, point.second))
 
 
 def errors(
-    entry: ExactEntry, number: int, dtype: torch.dtype, orders: int = 2, function: Callable[..., Any] | None = None
+    entry: TrueEntry, number: int, dtype: torch.dtype, orders: int = 2, function: Callable[..., Any] | None = None
 ) -> Iterator[Error]:
     """Give the errors of an entry at one of its examples, or of another function that takes the same arguments."""
     point = points(entry, dtype)[number]
@@ -103,7 +137,7 @@ def errors(
         yield worst(f"second {name}", grad.detach(), want.second[name], measure, entry.second_bar(dtype), point.scale)
 
 
-def forward_errors(entry: ExactEntry, number: int, dtype: torch.dtype) -> Iterator[Error]:
+def forward_errors(entry: TrueEntry, number: int, dtype: torch.dtype) -> Iterator[Error]:
     """Give the error of forward mode: along ones for elementwise functions, else paired with the cotangent."""
     point = points(entry, dtype)[number]
     if point.orders < 1:

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 import gradwright as gw
+import gradwright.fused
 import gradwright.stable
 from gradwright.authoring.catalogue import entries
-from gradwright.authoring.exact import ALL, ExactEntry, Point
+from gradwright.authoring.exact import ALL, Point, TrueEntry
 from tests.measured import cotangents, errors, forward_errors, points
 from tests.truth import leaves_of, with_leaves
 
-PACKAGES = (gradwright.stable,)
-ENTRIES = [e for package in PACKAGES for e in entries(package) if isinstance(e, ExactEntry)]
+PACKAGES = (gradwright.fused, gradwright.stable)
+ENTRIES = [e for package in PACKAGES for e in entries(package) if isinstance(e, TrueEntry)]
 EACH = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 IN_EACH_DTYPE = pytest.mark.parametrize(
     ("entry", "dtype"),
@@ -34,12 +35,12 @@ ROUGH = ("gradient-penalty", "nested-forward", "second-order", "matches-differen
 """What differences of the dtype itself may leave open at points at the ends of its range."""
 
 
-def about(entry: ExactEntry, number: int, point: Point) -> str:
+def about(entry: TrueEntry, number: int, point: Point) -> str:
     return f"{entry.name}, example {number} ({point.note})"
 
 
 @IN_EACH_DTYPE
-def test_values_and_derivatives_are_true(entry: ExactEntry, dtype: torch.dtype) -> None:
+def test_values_and_derivatives_are_true(entry: TrueEntry, dtype: torch.dtype) -> None:
     for number, point in enumerate(points(entry, dtype)):
         found = list(errors(entry, number, dtype))
         assert all(error.within for error in found), "\n".join(
@@ -48,7 +49,7 @@ def test_values_and_derivatives_are_true(entry: ExactEntry, dtype: torch.dtype) 
 
 
 @EACH
-def test_forward_mode_is_true(entry: ExactEntry) -> None:
+def test_forward_mode_is_true(entry: TrueEntry) -> None:
     for number, point in enumerate(points(entry, torch.float64)):
         found = list(forward_errors(entry, number, torch.float64))
         assert all(error.within for error in found), "\n".join(
@@ -57,7 +58,7 @@ def test_forward_mode_is_true(entry: ExactEntry) -> None:
 
 
 @EACH
-def test_a_batch_is_each_of_its_examples(entry: ExactEntry) -> None:
+def test_a_batch_is_each_of_its_examples(entry: TrueEntry) -> None:
     """Under vmap value and gradient are those of a loop, over the tensor and another one that is as much in the domain.
 
     That is its mirror image for elementwise functions, and half of it for others.
@@ -89,7 +90,7 @@ def test_a_batch_is_each_of_its_examples(entry: ExactEntry) -> None:
 @pytest.mark.slow
 @pytest.mark.compile
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_code_is_true(entry: ExactEntry) -> None:
+def test_compiled_code_is_true(entry: TrueEntry) -> None:
     for dtype in (torch.float64, torch.float32):
         if dtype not in entry.bars:
             continue
@@ -102,7 +103,7 @@ def test_compiled_code_is_true(entry: ExactEntry) -> None:
             )
 
 
-def faults(entry: ExactEntry, point: Point, level: str) -> list[str]:
+def faults(entry: TrueEntry, point: Point, level: str) -> list[str]:
     """Return what a check finds against an entry, what it cannot tell, and what is refused that need not be."""
     report = gw.check(entry.subject, *point.args, kwargs=dict(point.kwargs), level=level, seed=0)  # type: ignore[arg-type]
     bad = [
@@ -116,14 +117,14 @@ def faults(entry: ExactEntry, point: Point, level: str) -> list[str]:
 
 
 @EACH
-def test_a_quick_check_finds_nothing(entry: ExactEntry) -> None:
+def test_a_quick_check_finds_nothing(entry: TrueEntry) -> None:
     assert not faults(entry, points(entry, torch.float64)[0], "quick")
 
 
 @EACH
 @pytest.mark.slow
 @pytest.mark.compile
-def test_a_full_check_finds_nothing(entry: ExactEntry) -> None:
+def test_a_full_check_finds_nothing(entry: TrueEntry) -> None:
     for number, point in enumerate(points(entry, torch.float64)):
         found = faults(entry, point, "full")
         assert not found, f"{about(entry, number, point)}: {found}"
@@ -135,7 +136,7 @@ def test_names_are_unique() -> None:
 
 
 @EACH
-def test_declarations_are_complete(entry: ExactEntry) -> None:
+def test_declarations_are_complete(entry: TrueEntry) -> None:
     package = getattr(gw, entry.name.split(".")[0])
     assert getattr(package, entry.name.split(".")[1]) is entry.function, "users find it under its name"
     assert entry.summary.endswith("."), "its docstring starts with a sentence"

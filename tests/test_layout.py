@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "authoring": BASE,
     "ste": BASE | {"authoring"},
     "stable": BASE | {"authoring"},
-    "fused": BASE | {"authoring"},
+    "fused": BASE | {"authoring", "stable"},
     "external": BASE | {"authoring"},
     "implicit": BASE | {"authoring"},
     "probing": BASE | {"authoring", "stable"},

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright.authoring.exact import ExactEntry, Point
+from gradwright.authoring.exact import ExactEntry, Point, TrueEntry
 
 DIGITS = (120, 480, 1200, 2400)
 STEP = 133
@@ -41,14 +41,14 @@ class Truth:
     """The derivative of ``sum(v * first)``, by argument."""
 
 
-def leaves_of(entry: ExactEntry, point: Any) -> dict[str, Tensor]:
+def leaves_of(entry: TrueEntry, point: Any) -> dict[str, Tensor]:
     """Return the arguments of a point that are differentiated, by name: those that require it, else all tensors."""
-    found = {name: value for name, value in _bound(entry, point).items() if _differentiable(value)}
+    found = {name: value for name, value in arguments_of(entry, point).items() if _differentiable(value)}
     chosen = {name: value for name, value in found.items() if value.requires_grad}
     return chosen or found
 
 
-def with_leaves(entry: ExactEntry, point: Any, leaves: Mapping[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def with_leaves(entry: TrueEntry, point: Any, leaves: Mapping[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call with other tensors in the place of those that are differentiated."""
     bound = inspect.signature(entry.function).bind(*point.args, **point.kwargs)
     bound.arguments.update(leaves)
@@ -94,7 +94,7 @@ def truth(
 
 def _elementwise(entry: ExactEntry, point: Point, leaves: Mapping[str, Tensor], orders: int) -> Any:
     """Return value and derivatives of each element; the second is the row sum of its matrix of second derivatives."""
-    bound = _bound(entry, point)
+    bound = arguments_of(entry, point)
     tensors = {name: value for name, value in bound.items() if isinstance(value, Tensor)}
     shape = torch.broadcast_shapes(*(value.shape for value in tensors.values()))
     rows = {name: value.detach().expand(shape).reshape(-1).tolist() for name, value in tensors.items()}
@@ -131,7 +131,7 @@ def _elementwise(entry: ExactEntry, point: Point, leaves: Mapping[str, Tensor], 
 def _joint(entry: ExactEntry, point: Point, leaves: Mapping[str, Tensor], g: Any, v: Any, orders: int) -> Any:
     import numpy as np
 
-    bound = _bound(entry, point)
+    bound = arguments_of(entry, point)
     shapes = {name: leaf.shape for name, leaf in leaves.items()}
     start = [x for leaf in leaves.values() for x in _numbers(leaf)]
     out_shape: list[Any] = []
@@ -313,13 +313,14 @@ def _agree(a: Any, b: Any) -> bool:
 # -------------------------------------------------------------------- arguments
 
 
-def _bound(entry: ExactEntry, point: Any) -> dict[str, Any]:
+def arguments_of(entry: TrueEntry, point: Any) -> dict[str, Any]:
+    """Return every argument of a call by name, defaults included."""
     bound = inspect.signature(entry.function).bind(*point.args, **point.kwargs)
     bound.apply_defaults()
     return dict(bound.arguments)
 
 
-def _call(entry: ExactEntry, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _call(entry: TrueEntry, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return arguments by name as a call takes them."""
     bound = inspect.BoundArguments(inspect.signature(entry.function), dict(given))  # type: ignore[arg-type]
     return bound.args, bound.kwargs

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gradwright.errors import GradwrightError as GradwrightError
 
 if TYPE_CHECKING:
+    from gradwright import fused as fused
     from gradwright import stable as stable
     from gradwright import ste as ste
     from gradwright.authoring.adopt import adopt as adopt
@@ -43,7 +44,7 @@ _LAZY = {
     "surrogate": "gradwright.authoring.constructors",
 }
 
-_PACKAGES = ("stable", "ste")
+_PACKAGES = ("fused", "stable", "ste")
 """The catalogue, loaded when it is used."""
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "custom_gradient",
     "define",
     "elementwise",
+    "fused",
     "stable",
     "ste",
     "surrogate",

@@ -50,12 +50,9 @@ class Point(Example):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ExactEntry(Entry):
-    """A function whose gradient is the true one."""
+class TrueEntry(Entry):
+    """A function whose gradient is the true one, however that is known."""
 
-    reference: Callable[..., Any]
-    """Takes mpmath and then the same arguments, and returns the value. With ``elementwise`` tensors are numbers, else
-    NumPy arrays of numbers (dtype object); complex ones hold ``mpc``. Everything else is passed as it is."""
     domain: str
     """For which arguments it is defined, and what it does for others."""
     bars: Mapping[torch.dtype, float]
@@ -73,7 +70,7 @@ class ExactEntry(Entry):
     ordinary: Callable[[], tuple[Any, ...]] | None = None
     """Arguments of an ordinary call of the size that people use, in float32; by default one million normal numbers."""
     slower: str = ""
-    """The reason where it takes more than 1.3 times as long as what it replaces."""
+    """The reason where it takes longer than its goal, by default 1.3 times what it replaces."""
 
     def second_bar(self, dtype: torch.dtype) -> float:
         """Return the largest error that a second derivative may have: that of half types has no room for 100 times."""
@@ -88,6 +85,15 @@ class ExactEntry(Entry):
         """Return a function with the same output, as far as that is compared."""
         observed = self.observed
         return function if observed is None else lambda *args, **kwargs: observed(function(*args, **kwargs))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ExactEntry(TrueEntry):
+    """One whose truth is computed in as many digits as it takes."""
+
+    reference: Callable[..., Any]
+    """Takes mpmath and then the same arguments, and returns the value. With ``elementwise`` tensors are numbers, else
+    NumPy arrays of numbers (dtype object); complex ones hold ``mpc``. Everything else is passed as it is."""
 
 
 def relative(float64: float, float32: float, *half: torch.dtype) -> dict[torch.dtype, float]:

@@ -19,14 +19,15 @@ from gradwright import torch_compat as torch_compat  # first: it says clearly wh
 import torch
 from torch import Tensor
 
-from gradwright import stable, ste
+from gradwright import fused, stable, ste
 from gradwright.authoring.catalogue import Entry, Example, SurrogateEntry, entries
-from gradwright.authoring.exact import ExactEntry
+from gradwright.authoring.cheaper import CheaperEntry
+from gradwright.authoring.exact import TrueEntry
 from gradwright.cli.names import without_torch
 from gradwright.errors import unknown_name
 from gradwright.reporting.curve import ASCII, MARGIN, UNICODE, curve
 
-PACKAGES = (stable, ste)
+PACKAGES = (fused, stable, ste)
 MAX_WIDTH = 100
 MAX_EDGES = 8
 """Jumps of the gradient that are listed."""
@@ -118,7 +119,8 @@ def described(entry: Entry) -> str:
         ("values", entry.forward),
         *((f"gradient of {name}", formula) for name, formula in entry.gradient.items()),
         *(_about_surrogate(entry) if isinstance(entry, SurrogateEntry) else ()),
-        *(_about_exact(entry) if isinstance(entry, ExactEntry) else ()),
+        *(_about_true(entry) if isinstance(entry, TrueEntry) else ()),
+        *(_about_cost(entry) if isinstance(entry, CheaperEntry) else ()),
         ("paper", entry.paper),
     ]
     width = max(len(title) for title, _ in facts)
@@ -145,9 +147,15 @@ def _about_surrogate(entry: SurrogateEntry) -> list[tuple[str, str]]:
     ]
 
 
-def _about_exact(entry: ExactEntry) -> list[tuple[str, str]]:
+def _about_true(entry: TrueEntry) -> list[tuple[str, str]]:
     bars = ", ".join(f"{bar:.1e} in {str(dtype).removeprefix('torch.')}" for dtype, bar in entry.bars.items())
     return [("defined for", entry.domain), ("largest relative error", bars), ("second order", "the true one")]
+
+
+def _about_cost(entry: CheaperEntry) -> list[tuple[str, str]]:
+    goals = {"time": entry.goal.time, "peak memory": entry.goal.peak, "kept bytes": entry.goal.kept}
+    parts = [f"{part:g} of the {what}" for what, part in goals.items() if part is not None]
+    return [("goal", f"at most {', '.join(parts)} of what it replaces (benchmarks/fused.py)")]
 
 
 def _edges(entry: SurrogateEntry) -> str:
@@ -184,7 +192,7 @@ _INFINITE = torch.tensor(math.inf)
 
 def _plots(entry: Entry, columns: int) -> list[str]:
     """Return plots of the values and of the gradient, on the first example that a row of points fits."""
-    if isinstance(entry, ExactEntry) and not entry.elementwise:
+    if isinstance(entry, TrueEntry) and not entry.elementwise:
         return [NO_PLOT]  # a row of points would be one argument of it, as it is of a softmax
     strokes = UNICODE if _encodable("".join(vars(UNICODE).values())) else ASCII
     for example in entry.examples(torch.float32):

@@ -1,0 +1,83 @@
+"""Functions of the catalogue whose gradient is the usual one, for less memory or time.
+
+An entry names what it replaces. That, in float64 and differentiated by PyTorch, is the truth of the suite that proves
+the entry; and it is what ``benchmarks/fused.py`` measures beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from gradwright.authoring.catalogue import Example, definition_of, public_name
+from gradwright.authoring.exact import Measure, TrueEntry
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the ordinary call must reach, as a part of what is replaced; None is no promise."""
+
+    time: float | None = None
+    """Forward and backward."""
+    peak: float | None = None
+    """The most memory that is allocated at one time, gradients included, arguments not."""
+    kept: float | None = None
+    """Bytes kept for the backward."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CheaperEntry(TrueEntry):
+    """A function with the same values and gradients as what it replaces."""
+
+    kept: Callable[..., int]
+    """Takes the arguments of a call and returns how many bytes may be kept for the backward beyond the arguments."""
+    goal: Goal
+
+
+def cheaper(
+    *,
+    forward: str,
+    gradient: Mapping[str, str],
+    replaces: Callable[..., Any],
+    kept: Callable[..., int],
+    goal: Goal,
+    domain: str,
+    bars: Mapping[torch.dtype, float],
+    examples: Callable[[torch.dtype], Sequence[Example]],
+    ordinary: Callable[[], tuple[Any, ...]],
+    paper: str,
+    measure: Measure = "tensor",
+    observed: Callable[[Any], Tensor] | None = None,
+    slower: str = "",
+) -> Callable[[F], F]:
+    """Enter a function into the catalogue; the arguments are those of :class:`CheaperEntry`."""
+
+    def enter(function: F) -> F:
+        definition_of(function)  # one that is made of others has the same attributes
+        vars(function)["__catalogue_entry__"] = CheaperEntry(
+            name=public_name(function),
+            function=function,
+            forward=forward,
+            gradient=dict(gradient),
+            examples=examples,
+            paper=paper,
+            domain=domain,
+            bars=dict(bars),
+            elementwise=False,
+            measure=measure,
+            observed=observed,
+            replaces=replaces,
+            ordinary=ordinary,
+            slower=slower,
+            kept=kept,
+            goal=goal,
+        )
+        return function
+
+    return enter

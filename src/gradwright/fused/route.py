@@ -1,0 +1,37 @@
+"""Which implementation a call takes: the one place that chooses, by where it runs and on what device.
+
+There are two. In blocks, with buffers of its own that every block uses again: in eager mode. As a formula that PyTorch
+can follow, for compiled code, transforms and forward mode, where a buffer cannot be written to. Kernels for a device
+would be chosen here as well.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from gradwright import torch_compat
+
+CACHED_BYTES = {"cpu": 512 * 1024}
+"""How much a block of rows may hold so that what is read again is still in the cache, by type of device."""
+MATRIX_ROWS = 256
+"""Rows from which on a matrix product runs at full speed; with fewer most of its time goes into reading the weight."""
+
+
+def by_hand(*tensors: Tensor | None) -> bool:
+    """Tell whether blocks with own buffers may be used: eager mode, and tensors that hold their numbers themselves."""
+    if torch_compat.is_recording() or torch_compat.transforms_active() or torch_compat.forward_mode_on():
+        return False
+    return not any(
+        tensor is not None and (type(tensor) not in (Tensor, Parameter) or torch_compat.may_be_batched(tensor))
+        for tensor in tensors
+    )
+
+
+def block_rows(rows: int, columns: int, itemsize: int, device: torch.device) -> int:
+    """Return how many rows of ``columns`` numbers one block of elementwise work has; all of them on other devices."""
+    cached = CACHED_BYTES.get(device.type)
+    if cached is None:
+        return max(rows, 1)
+    return max(1, min(rows, cached // max(columns * itemsize, 1)))

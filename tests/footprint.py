@@ -1,0 +1,68 @@
+"""What a call keeps for its backward, and the most memory that it allocates at one time."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwright.checking.kept import kept_on
+
+
+def kept_bytes(call: Callable[[], Any], arguments: Iterable[Any]) -> int:
+    """Return how many bytes the graph of a call keeps beyond its arguments and its output.
+
+    What passes the hooks for saved tensors counts, and what lies on the ctx of a Function, in its containers and
+    closures: each memory once.
+    """
+    packed: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tensor.detach())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = call()
+    outs = [out] if isinstance(out, Tensor) else list(out)
+    hidden = [kept.tensor for node in _nodes(outs) for kept in kept_on(node)]
+    known = {_memory(x) for x in [*arguments, *outs] if isinstance(x, Tensor)}
+    found = {_memory(x): x.untyped_storage().nbytes() for x in [*packed, *hidden]}
+    return sum(size for memory, size in found.items() if memory not in known)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _nodes(outs: Sequence[Tensor]) -> Iterator[Any]:
+    left = [out.grad_fn for out in outs]
+    seen = set()
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            left += [following for following, _ in node.next_functions]
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Return the most bytes that PyTorch's allocator for the CPU gives out during a run, beyond those before it.
+
+    The profiler counts them; what ``run`` returns is still held at the end.
+    """
+    gc.collect()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        held = run()
+    now = most = 0
+    for _, size in sorted((e.start_ns(), e.nbytes()) for e in _events(profiler) if e.name() == "[memory]"):
+        now += size
+        most = max(most, now)
+    del held
+    return most
+
+
+def _events(profiler: Any) -> Any:
+    return profiler.profiler.kineto_results.events()
