@@ -5,8 +5,6 @@ softmax, ``lse`` the logarithm of the sum of exponentials and ``H`` the entropy 
 
     loss     = A lse - sum(a z) + z_loss lse^2 - entropy H
     gradient = (A + 2 z_loss lse + entropy H) p - a - entropy (-p log p)
-
-The logarithm of the sum is that of the largest logit minus the logarithm of its probability, which is never small.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradwright import stable
-from gradwright.fused.heads import Rows
+from gradwright.fused.rows import Rows, softmax_
 
 
 @dataclass(frozen=True)
@@ -127,12 +125,3 @@ class CrossEntropy(Rows):
             own.addr_(up.squeeze(1), weight, alpha=-share)
         own.scatter_add_(1, index, -up * sharp.unsqueeze(1))
         return loss.unsqueeze(1)
-
-
-def softmax_(own: Tensor) -> Tensor:
-    """Turn rows of logits into their softmax, and return the logarithms of the sums of exponentials."""
-    if not own.numel():
-        return own.new_full(own.shape[:1], -torch.inf)
-    top, place = own.max(1)
-    torch.softmax(own, 1, out=own)
-    return top - own.gather(1, place.unsqueeze(1)).squeeze(1).log()

@@ -9,7 +9,7 @@ the formulae.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,11 @@ from torch import Tensor, nn
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.cheaper import Goal, cheaper
 from gradwright.authoring.exact import HALF, Point, relative
-from gradwright.errors import ArgumentError, OptionError, unknown_choice
-from gradwright.fused import heads
+from gradwright.errors import ArgumentError, OptionError
 from gradwright.fused.cross_entropy_rows import CrossEntropy
-from gradwright.fused.head_arguments import check_bend, flat_head, require_block
+from gradwright.fused.head_arguments import Reduction, check_bend, check_rows, flat_head, reduced, require_block
 from gradwright.stable.arguments import not_a_tensor, require_floating, require_number, widened
 
-Reduction: TypeAlias = Literal["none", "mean", "sum"]
 IGNORED = -100
 
 
@@ -199,11 +197,12 @@ def linear_cross_entropy(
     """
     name = "linear_cross_entropy"
     rows = CrossEntropy(_is_soft(name, target), label_smoothing, z_loss, entropy)
-    _check_options(name, reduction, label_smoothing=label_smoothing, z_loss=z_loss, entropy=entropy)
+    _check_options(name, label_smoothing=label_smoothing, z_loss=z_loss, entropy=entropy)
     bend = check_bend(name, softcap)
     require_block(name, block)
     head = flat_head(name, x, linear_weight, linear_bias)
-    _check_target(name, head.leading, head.classes, target, weight, token_weight)
+    _check_target(name, head.leading, head.classes, target, weight)
+    check_rows(name, head.leading, reduction, token_weight)
     wide = widened(head.x[:0]).dtype
     shared: tuple[Tensor, ...] = () if weight is None else (weight.to(wide),)
     if rows.soft:
@@ -216,22 +215,20 @@ def linear_cross_entropy(
         kept = known.to(wide)
         counts = kept if weight is None else kept * shared[0][index]
         by_row = (index, kept)
-    tokens = None if token_weight is None else token_weight.reshape(-1).to(wide)
-    out_dtype = dtype or head.x.dtype
-    if reduction == "none":
-        losses = heads.each(head.x, head.weight, head.bias, rows, by_row, shared, bend=bend, block=block)[:, 0]
-        losses = losses if tokens is None else losses * tokens
-        return losses.reshape(head.leading).to(out_dtype)
-    scale = kept if tokens is None else torch.where(kept > 0, tokens, 0.0)
-    total = counts.sum()
-    if reduction == "mean":
-        scale = scale / torch.where(total > 0, total, 1.0)
-    loss = heads.summed(
-        head.x, head.weight, head.bias, scale.unsqueeze(1), rows, by_row, shared, bend=bend, block=block, again=again
+    return reduced(
+        head,
+        rows,
+        by_row,
+        shared,
+        kept=kept,
+        counts=counts,
+        token_weight=token_weight,
+        reduction=reduction,
+        bend=bend,
+        block=block,
+        again=again,
+        dtype=dtype,
     )
-    if reduction == "mean":
-        loss = loss + torch.where(total > 0, 0.0, torch.nan)
-    return loss.to(out_dtype)
 
 
 def _is_soft(name: str, target: Any) -> bool:
@@ -245,23 +242,14 @@ def _is_soft(name: str, target: Any) -> bool:
     return target.is_floating_point()
 
 
-def _check_options(name: str, reduction: str, **numbers: float) -> None:
+def _check_options(name: str, **numbers: float) -> None:
     require_number(name, **numbers)
-    if reduction not in get_args(Reduction):
-        raise unknown_choice(f"{name}: reduction", reduction, get_args(Reduction))
     smoothing = numbers["label_smoothing"]
     if not 0 <= smoothing <= 1:
         raise OptionError(f"{name}: label_smoothing is {smoothing}; expected a number from 0 to 1; correct it.")
 
 
-def _check_target(
-    name: str,
-    leading: torch.Size,
-    classes: int,
-    target: Tensor,
-    weight: Tensor | None,
-    token_weight: Tensor | None,
-) -> None:
+def _check_target(name: str, leading: torch.Size, classes: int, target: Tensor, weight: Tensor | None) -> None:
     soft = target.is_floating_point()
     wanted = (*leading, classes) if soft else tuple(leading)
     if tuple(target.shape) != wanted:
@@ -282,11 +270,4 @@ def _check_target(
             raise ArgumentError(
                 f"{name}: weight has the shape {tuple(weight.shape)}{learned}; expected one constant for each of the "
                 f"{classes} classes; correct the shape, or detach it."
-            )
-    if token_weight is not None:
-        require_floating(name, token_weight=token_weight)
-        if token_weight.shape != leading:
-            raise ArgumentError(
-                f"{name}: token_weight has the shape {tuple(token_weight.shape)}; expected {tuple(leading)}, a number "
-                "for each row of x; reshape or expand it."
             )

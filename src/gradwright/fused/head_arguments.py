@@ -1,15 +1,19 @@
-"""The arguments that functions of a linear layer and a loss have in common."""
+"""The arguments and the reductions that functions of a linear layer and a loss have in common."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from gradwright.errors import ArgumentError, OptionError
-from gradwright.fused.heads import Bend
-from gradwright.stable.arguments import require_floating, require_number
+from gradwright.errors import ArgumentError, OptionError, unknown_choice
+from gradwright.fused.heads import each, summed
+from gradwright.fused.rows import Bend, Rows
+from gradwright.stable.arguments import require_floating, require_number, widened
+
+Reduction: TypeAlias = Literal["none", "mean", "sum"]
 
 
 @dataclass(frozen=True)
@@ -86,3 +90,70 @@ def require_block(name: str, block: object) -> None:
     """
     if block is not None and (not isinstance(block, int) or isinstance(block, bool) or block < 1):
         raise OptionError(f"{name}: block is {block!r}; expected a number of rows, or None; leave it away.")
+
+
+def check_rows(name: str, leading: torch.Size, reduction: str, token_weight: Tensor | None) -> None:
+    """Refuse an unknown reduction, and weights of rows that do not fit.
+
+    Raises:
+        OptionError: the reduction is not known.
+        ArgumentError: the weights are not one number for each row.
+    """
+    if reduction not in get_args(Reduction):
+        raise unknown_choice(f"{name}: reduction", reduction, get_args(Reduction))
+    if token_weight is None:
+        return
+    require_floating(name, token_weight=token_weight)
+    if token_weight.shape != leading:
+        raise ArgumentError(
+            f"{name}: token_weight has the shape {tuple(token_weight.shape)}; expected {tuple(leading)}, a number "
+            "for each row of x; reshape or expand it."
+        )
+
+
+def reduced(
+    head: Head,
+    rows: Rows,
+    by_row: tuple[Tensor, ...],
+    shared: tuple[Tensor, ...],
+    *,
+    kept: Tensor,
+    counts: Tensor,
+    token_weight: Tensor | None,
+    reduction: Reduction,
+    bend: Bend,
+    block: int | None,
+    again: bool,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    """Return the losses of the rows, their sum or their mean.
+
+    Arguments:
+        head: the layer.
+        rows: what the loss of a row is.
+        by_row: tensors of the rows.
+        shared: tensors of all.
+        kept: 1 for each row that counts and 0 for others, at least float32.
+        counts: what the sum of is divided by for a mean.
+        token_weight: what the loss of each row is multiplied by, or None.
+        reduction: which.
+        bend: what is done to the logits first.
+        block: rows of a block, or None.
+        again: whether logits are computed again in the backward.
+        dtype: of the result, or None for that of the input of the layer.
+    """
+    tokens = None if token_weight is None else token_weight.reshape(-1).to(widened(head.x[:0]).dtype)
+    dtype = dtype or head.x.dtype
+    if reduction == "none":
+        losses = each(head.x, head.weight, head.bias, rows, by_row, shared, bend=bend, block=block)[:, 0]
+        return (losses if tokens is None else losses * tokens).reshape(head.leading).to(dtype)
+    scale = kept if tokens is None else torch.where(kept > 0, tokens, 0.0)
+    total = counts.sum()
+    if reduction == "mean":
+        scale = scale / torch.where(total > 0, total, 1.0)
+    loss = summed(
+        head.x, head.weight, head.bias, scale.unsqueeze(1), rows, by_row, shared, bend=bend, block=block, again=again
+    )
+    if reduction == "mean":
+        loss = loss + torch.where(total > 0, 0.0, torch.nan)
+    return loss.to(dtype)

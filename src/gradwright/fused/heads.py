@@ -15,7 +15,6 @@ compiled code.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -26,6 +25,7 @@ from torch import Tensor
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF
 from gradwright.fused.route import MATRIX_ROWS, by_hand
+from gradwright.fused.rows import Bend, Rows
 from gradwright.stable.arguments import widened
 
 BLOCK_BYTES = 32 * 1024**2
@@ -37,67 +37,6 @@ Grads: TypeAlias = "tuple[Tensor | None, Tensor | None, Tensor | None]"
 
 NOTHING = (False, False, False)
 """That no gradient is wanted."""
-
-
-class Rows(ABC):
-    """What becomes of each row of logits: some numbers, each a loss or something that a loss is made of.
-
-    ``by_row`` are tensors with an element for each row, of which the functions here get those of the block; ``shared``
-    are tensors that all rows have in common. Neither has a gradient. Subclasses are frozen dataclasses of options.
-    """
-
-    outputs: int = 1
-    """How many numbers for each row."""
-
-    @abstractmethod
-    def values(self, z: Tensor, by_row: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
-        """Return the numbers of each row, (rows, outputs), for logits of at least float32; PyTorch can follow it."""
-
-    @abstractmethod
-    def gradient(self, z: Tensor, g: Tensor, by_row: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
-        """Return the gradient of the logits for a cotangent ``g``, by operations that PyTorch can differentiate.
-
-        It is not left to PyTorch: the rule of a function may be run inside any transform, where torch.func cannot be.
-        """
-
-    @abstractmethod
-    def pull_(self, own: Tensor, g: Tensor | None, by_row: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
-        """Return the numbers, and turn ``own``, logits that nobody else has, into their gradient: the fast way.
-
-        Without ``g`` what is in ``own`` afterwards does not matter.
-        """
-
-
-@dataclass(frozen=True)
-class Bend:
-    """What is done to logits first: ``softcap * tanh(z / softcap) / temperature``."""
-
-    softcap: float | None = None
-    temperature: float = 1.0
-
-    def __call__(self, z: Tensor) -> Tensor:
-        """Return the bent logits."""
-        bent = z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)
-        return bent if self.temperature == 1 else bent / self.temperature
-
-    def pull(self, g: Tensor, z: Tensor) -> Tensor:
-        """Return the gradient of logits for a cotangent of the bent ones."""
-        bent = g if self.softcap is None else g * (1 - torch.tanh(z / self.softcap).square())
-        return bent if self.temperature == 1 else bent / self.temperature
-
-    def bend_(self, own: Tensor, *, slope: bool) -> Tensor | None:
-        """Bend logits in their memory, and return the slope, where it is asked for and is not 1."""
-        found: Tensor | None = None
-        if self.softcap is not None:
-            own.div_(self.softcap).tanh_()
-            if slope:
-                found = own.square().neg_().add_(1.0).div_(self.temperature)
-            own.mul_(self.softcap)
-        elif slope and self.temperature != 1:
-            found = own.new_tensor(1 / self.temperature)
-        if self.temperature != 1:
-            own.div_(self.temperature)
-        return found
 
 
 @dataclass(frozen=True)
@@ -133,7 +72,7 @@ def summed(
     by_row: tuple[Tensor, ...],
     shared: tuple[Tensor, ...],
     *,
-    bend: Bend = Bend(),
+    bend: Bend,
     block: int | None = None,
     again: bool = False,
 ) -> Tensor:
@@ -170,7 +109,7 @@ def each(
     by_row: tuple[Tensor, ...],
     shared: tuple[Tensor, ...],
     *,
-    bend: Bend = Bend(),
+    bend: Bend,
     block: int | None = None,
 ) -> Tensor:
     """Return the numbers of each row, (rows, outputs), at least float32; the arguments are those of :func:`summed`."""
@@ -309,6 +248,7 @@ def _swept(
         if cotangent is not None:
             if slope is not None:
                 wide_z.mul_(slope)
+                del slope  # before the next block needs the memory
             if wide_z is not z:
                 z.copy_(wide_z)
             sums.add(here, z, inputs)
