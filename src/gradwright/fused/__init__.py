@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from gradwright.errors import did_you_mean as _did_you_mean
 from gradwright.fused.crossentropy import linear_cross_entropy as linear_cross_entropy
 from gradwright.fused.distillation import linear_distillation as linear_distillation
+from gradwright.fused.head_modules import LinearCrossEntropyLoss as LinearCrossEntropyLoss
 from gradwright.fused.log_probs import linear_log_probs as linear_log_probs
 from gradwright.fused.outputs import softplus as softplus
 

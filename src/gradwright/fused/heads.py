@@ -129,7 +129,7 @@ def block_of(rows: int, classes: int, itemsize: int) -> int:
 
     Example:
         >>> block_of(2048, 32000, 4), block_of(2049, 32000, 4), block_of(4096, 1000, 4)
-        (256, 228, 4096)
+        (256, 257, 4096)
     """
     most = max(MATRIX_ROWS, BLOCK_BYTES // max(classes * itemsize, 1))
     blocks = max(-(-rows // most), 1)
