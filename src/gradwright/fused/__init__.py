@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from gradwright.errors import did_you_mean as _did_you_mean
 from gradwright.fused.outputs import softplus as softplus
+from gradwright.fused.selective import TopK as TopK
+from gradwright.fused.selective import entropy_from_logits as entropy_from_logits
+from gradwright.fused.selective import selective_log_softmax as selective_log_softmax
+from gradwright.fused.selective import topk_log_softmax as topk_log_softmax
 
 if not _TYPE_CHECKING:  # so that type checkers still tell what there is
 
