@@ -35,6 +35,8 @@ def row_blocks(x: Tensor, size: int) -> Iterator[Tensor]:
 
     They cannot be one matrix where the rows of a part were left out, as in ``logits[:, :-1]``.
     """
+    if not x.numel():
+        return
     inner = math.prod(x.shape[1:-1])
     if x.dim() <= 2 or _evenly_spaced(x):
         rows = rows_of(x)

@@ -278,11 +278,7 @@ def topk_log_softmax(logits: Tensor, k: int, *, temperature: float = 1.0, dtype:
     """
     name = "topk_log_softmax"
     _check(name, logits, temperature, dtype)
-    require_number(name, k=k)
-    if not 0 <= k <= logits.shape[-1]:
-        raise ArgumentError(
-            f"{name}: k is {k}; expected a number of the {logits.shape[-1]} classes of logits; correct it."
-        )
+    _check_count(name, logits, k)
     indices = logits.detach().topk(k, -1).indices
     return TopK(picked(logits, indices, temperature, -100, dtype or logits.dtype), indices)
 
@@ -292,12 +288,20 @@ def _check(name: str, logits: Tensor, temperature: float, dtype: torch.dtype | N
     require_number(name, temperature=temperature)
     if not logits.dim():
         raise ArgumentError(f"{name}: logits has no dimension; expected (..., classes); stack the logits of a row.")
-    if not temperature > 0:
+    if not 0 < temperature < INF:
         raise OptionError(
             f"{name}: temperature is {temperature}; expected a positive number; for greedy choices, use argmax."
         )
     if dtype is not None and not getattr(dtype, "is_floating_point", False):
         raise OptionError(f"{name}: dtype is {dtype}; expected a floating-point dtype; write dtype=torch.float32, say.")
+
+
+def _check_count(name: str, logits: Tensor, k: object) -> None:
+    classes = logits.shape[-1]
+    if not isinstance(k, (int, torch.SymInt)) or not 0 <= k <= classes:
+        raise ArgumentError(
+            f"{name}: k is {k!r}; expected an int from 0 to {classes}, the number of classes; correct it."
+        )
 
 
 def _check_index(name: str, logits: Tensor, index: Tensor) -> None:
@@ -307,7 +311,8 @@ def _check_index(name: str, logits: Tensor, index: Tensor) -> None:
         raise ArgumentError(f"{name}: index is {index.dtype}; expected int64 for class indices; write `index.long()`.")
     lead = logits.shape[:-1]
     if index.shape != lead and (not index.dim() or index.shape[:-1] != lead):
+        several = ", ".join([*map(str, lead), "k"])
         raise ArgumentError(
-            f"{name}: index has the shape {tuple(index.shape)}; expected {tuple(lead)} or {(*lead, 'k')} for logits of "
-            f"{tuple(logits.shape)}; one row of logits is of the classes of one token."
+            f"{name}: index has the shape {tuple(index.shape)}; expected {tuple(lead)} or ({several}) for logits of "
+            f"{tuple(logits.shape)}: one class in each row, or k of them; correct the shape."
         )
