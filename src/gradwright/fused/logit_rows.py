@@ -77,69 +77,61 @@ def taken_entropy(logs: Tensor, p: Tensor) -> Tensor:
     return logs.sum(-1, keepdim=True).neg_()
 
 
-def write_slope(z: Tensor, index: Tensor, g: Tensor, h: Tensor | None, out: Tensor, logs: Tensor | None) -> None:
-    """Write the gradient of ``sum(g log p[index]) + h H`` by a block ``z`` into ``out``; ``logs`` is for the entropy.
+def write_slope(z: Tensor, index: Tensor, g: Tensor, out: Tensor) -> None:
+    """Write the gradient of ``sum(g log p[index])`` by a block ``z`` into ``out``; nan in a row of ``-inf``."""
+    torch.softmax(z, -1, out=out)
+    out.mul_(g.sum(-1, keepdim=True).neg_()).scatter_add_(-1, index, g)
 
-    It is meaningless in a row of ``-inf``.
-    """
-    total = g.sum(-1, keepdim=True)
-    if h is None or logs is None:
-        torch.softmax(z, -1, out=out)
-        out.mul_(total.neg_())
-    else:
-        torch.log_softmax(z, -1, out=logs)
-        torch.exp(logs, out=out)
-        entropy = taken_entropy(logs, out)
-        out.mul_(total.addcmul_(h, entropy).neg_()).addcmul_(logs, h, value=-1)
-    out.scatter_add_(-1, index, g)
+
+def write_joint_slope(z: Tensor, index: Tensor, g: Tensor, h: Tensor, out: Tensor, logs: Tensor) -> None:
+    """Write the gradient of ``sum(g log p[index]) + h H``; ``logs`` is memory of the size of ``out`` to work in."""
+    torch.log_softmax(z, -1, out=logs)
+    torch.exp(logs, out=out)
+    entropy = taken_entropy(logs, out)
+    share = torch.addcmul(g.sum(-1, keepdim=True), h, entropy)
+    out.mul_(share.neg_()).addcmul_(logs, h, value=-1).scatter_add_(-1, index, g)
 
 
 # -------------------------------------------------------------------- all rows, in blocks
 
 
-def block_values(x: Tensor, index: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
-    """Return the log-probabilities of the classes ``index``, of which each row has some; in a dtype."""
+def block_values(
+    x: Tensor, index: Tensor, temperature: float, dtype: torch.dtype, entropy: Tensor | None = None
+) -> Tensor:
+    """Return the log-probabilities of the classes ``index``, of which each row has some, in a dtype.
+
+    The entropy of each row is written into ``entropy``, a tensor of that dtype, where it is wanted.
+    """
     picked = x.new_empty(index.shape, dtype=dtype)
     places, found = rows_of(index), rows_of(picked)
-    size = block_rows(places.shape[0], x.shape[-1], dtype.itemsize, x.device)
-    own = x.new_empty(size, x.shape[-1], dtype=dtype)
+    buffers = 1 if entropy is None else 2
+    size = block_rows(places.shape[0], x.shape[-1], buffers * dtype.itemsize, x.device)
+    own = x.new_empty(buffers, size, x.shape[-1], dtype=dtype)
     start = 0
     for z in tempered_blocks(x, size, temperature, dtype):
         here = slice(start, start := start + z.shape[0])
-        logs = own[: z.shape[0]]
+        logs, *others = own[:, : z.shape[0]]
         torch.log_softmax(z, -1, out=logs)
         torch.gather(logs, -1, places[here], out=found[here])
+        if entropy is not None:
+            torch.exp(logs, out=others[0])
+            each = taken_entropy(logs, others[0]).squeeze(-1)
+            entropy.view(-1)[here] = each.masked_fill_(z.amax(-1) == -INF, 0.0)
     return picked
 
 
-def block_values_and_entropy(x: Tensor, index: Tensor, temperature: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the same and the entropy of each row."""
-    picked, entropy = x.new_empty(index.shape, dtype=dtype), x.new_empty(x.shape[:-1], dtype=dtype)
-    places, found, each = rows_of(index), rows_of(picked), entropy.view(-1)
-    size = block_rows(places.shape[0], x.shape[-1], 2 * dtype.itemsize, x.device)
-    own, other = (x.new_empty(size, x.shape[-1], dtype=dtype) for _ in range(2))
-    start = 0
-    for z in tempered_blocks(x, size, temperature, dtype):
-        here = slice(start, start := start + z.shape[0])
-        logs, p = own[: z.shape[0]], other[: z.shape[0]]
-        torch.log_softmax(z, -1, out=logs)
-        torch.gather(logs, -1, places[here], out=found[here])
-        torch.exp(logs, out=p)
-        each[here] = taken_entropy(logs, p).squeeze(-1).masked_fill_(z.amax(-1) == -INF, 0.0)
-    return picked, entropy
-
-
 def block_slope(g: Tensor, h: Tensor | None, x: Tensor, index: Tensor, temperature: float) -> Tensor:
-    """Return the gradient by ``x`` of ``sum(g log p[index]) + h H``; in the dtype of ``g`` it is computed.
+    """Return the gradient by ``x`` of ``sum(g log p[index]) + h H``; it is computed in the dtype of ``g``.
 
     Rows whose cotangents are 0 are left out, whatever their logits.
     """
     out = x.new_empty(x.shape)
     written, places = rows_of(out), rows_of(index)
     g, h = rows_of(g) / temperature, None if h is None else h.reshape(-1, 1) / temperature
-    wanted = (g != 0).any(-1) if h is None else (g != 0).any(-1) | (h != 0).squeeze(-1)
+    wanted = (g != 0).any(-1)
+    wanted = wanted if h is None else wanted | (h != 0).squeeze(-1)
     size = block_rows(places.shape[0], x.shape[-1], g.dtype.itemsize * (1 if h is None else 2), x.device)
-    logs = None if h is None else x.new_empty(size, x.shape[-1], dtype=g.dtype)
+    scratch = x.new_empty(0 if h is None else size, x.shape[-1], dtype=g.dtype)
     own = None if x.dtype == g.dtype else x.new_empty(size, x.shape[-1], dtype=g.dtype)
     start = 0
     for z in tempered_blocks(x, size, temperature, g.dtype):
@@ -151,8 +143,10 @@ def block_slope(g: Tensor, h: Tensor | None, x: Tensor, index: Tensor, temperatu
             written[here] = 0.0
             continue
         target = written[here] if own is None else own[:count]
-        of_entropy, scratch = (None, None) if h is None or logs is None else (h[here], logs[:count])
-        write_slope(z, places[here], g[here], of_entropy, target, scratch)
+        if h is None:
+            write_slope(z, places[here], g[here], target)
+        else:
+            write_joint_slope(z, places[here], g[here], h[here], target, scratch[:count])
         if left < count:
             target.masked_fill_(~rows.unsqueeze(-1), 0.0)
         if own is not None:
@@ -216,7 +210,8 @@ def picked_and_entropy(
     index, kept, excluded = _places(x, index, ignore_index)
     wide = _computed_in(dtype)
     if by_hand(x, index) and x.numel():
-        logs, entropy = block_values_and_entropy(x, index, temperature, wide)
+        entropy = x.new_empty(x.shape[:-1], dtype=wide)
+        logs = block_values(x, index, temperature, wide, entropy)
     else:
         p, all_logs = distribution(x, temperature, wide)
         logs, entropy = all_logs.gather(-1, index), plain_entropy(p, all_logs).squeeze(-1)
