@@ -87,13 +87,14 @@ def test_one_backward_is_that_of_both(lead: tuple[int, ...], temperature: float)
             torch.testing.assert_close(torch.autograd.grad(found, x, cotangents, retain_graph=True), grad)
 
 
-def test_one_output_alone_has_the_gradient_of_one() -> None:
+def test_one_output_alone_has_the_gradient_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     x, index = case(6, 20), indices(20, 6)
     out, total = ours(x, index, entropy=True)
-    (grad,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
-    torch.testing.assert_close(grad, torch.autograd.grad(theirs(x, index).sum(), x)[0])
-    (grad,) = torch.autograd.grad(total.sum(), x)
+    (grad,) = torch.autograd.grad(total.sum(), x, retain_graph=True)
     torch.testing.assert_close(grad, torch.autograd.grad(their_entropy(x).sum(), x)[0])
+    monkeypatch.delattr(logit_rows, "write_joint_slope")  # an entropy that is only logged costs no backward
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(grad, torch.autograd.grad(theirs(x, index).sum(), x)[0])
 
 
 def test_an_index_that_is_there_twice_counts_twice() -> None:
@@ -203,30 +204,61 @@ def test_rows_without_a_cotangent_cost_nothing(monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(grad[rows], torch.autograd.grad(theirs(kept, index[rows]), kept, g[rows])[0])
 
 
-@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("entropy", [False, True])
 @pytest.mark.parametrize("through", ["blocks", "transforms"])
-def test_excluded_classes(create_graph: bool, through: str) -> None:
+def test_excluded_classes(entropy: bool, through: str) -> None:
     """They have no gradient; where one is picked its cotangent is ignored; a row may have nothing else."""
-    values = torch.tensor([[0.0, -INF, 0.0], [-INF, -INF, -INF], [0.0, -INF, 0.0]], dtype=torch.float64)
-    index = torch.tensor([1, 0, 2])
+    x = torch.tensor([[0.0, -INF, 0.0], [-INF, -INF, -INF], [0.0, -INF, 0.0]], dtype=torch.float64)
+    index, half = torch.tensor([1, 0, 2]), math.log(2)
+    g = torch.tensor([[NAN, 2.0, 1.0], [1.0, 1.0, 1.0]], dtype=torch.float64)[: 2 if entropy else 1]
 
-    def both(x: Tensor) -> tuple[Tensor, Tensor]:
-        return ours(x, index, entropy=True)
+    def both(x: Tensor) -> tuple[Tensor, ...]:
+        return ours(x, index, entropy=True) if entropy else (ours(x, index),)
 
-    g = (torch.tensor([NAN, 2.0, 1.0], dtype=torch.float64), torch.ones(3, dtype=torch.float64))
-    if through == "blocks":
-        x = values.requires_grad_()
-        (out, total) = both(x)
-        (grad,) = torch.autograd.grad((out, total), x, g, create_graph=create_graph)
-    else:
-        (out, total), pull = torch.func.vjp(both, values)
-        (grad,) = pull(g)
-    torch.testing.assert_close(out.detach(), torch.tensor([-INF, -INF, -math.log(2)], dtype=torch.float64))
-    torch.testing.assert_close(total.detach(), torch.tensor([math.log(2), 0.0, math.log(2)], dtype=torch.float64))
+    def pulled(x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        if through == "transforms":
+            outs, pull = torch.func.vjp(both, x)
+            return outs, pull(tuple(g))[0]
+        outs = both(x.requires_grad_())
+        return outs, torch.autograd.grad(outs, x, tuple(g))[0]
+
+    outs, grad = pulled(x)
+    assert outs[0].tolist() == [-INF, -INF, pytest.approx(-half)]
+    if entropy:
+        assert outs[1].tolist() == pytest.approx([half, 0.0, half])
     want = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [-0.5, 0.0, 0.5]], dtype=torch.float64)
     torch.testing.assert_close(grad.detach(), want)
-    if create_graph and through == "blocks":
-        assert torch.autograd.grad(grad.sum(), x)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+def test_second_derivatives_beside_excluded_classes(entropy: bool) -> None:
+    """They are those of the other classes alone, and 0 in a row without any."""
+    values = case(2, 5).detach()
+    x = torch.cat([values, torch.full((1, 5), -INF, dtype=torch.float64)])
+    x[:2, 3] = -INF
+    index, u = torch.tensor([0, 1, 2]), torch.randn(3, 5, dtype=torch.float64)
+
+    def second(x: Tensor, index: Tensor, u: Tensor, function: Callable[..., Any]) -> Tensor:
+        x = x.detach().requires_grad_()
+        outs = function(x, index)
+        (grad,) = torch.autograd.grad(sum(out.cos().sum() for out in outs), x, create_graph=True)
+        return torch.autograd.grad((grad * u).sum(), x)[0]
+
+    def found(x: Tensor, index: Tensor) -> tuple[Tensor, ...]:
+        return tuple(out[:2] for out in ours(x, index, entropy=True)) if entropy else (ours(x, index)[:2],)
+
+    def all_rows(x: Tensor, index: Tensor) -> tuple[Tensor, ...]:
+        return (ours(x, index, entropy=True)[1] + 1,) if entropy else (ours(x, index),)
+
+    def true(x: Tensor, index: Tensor) -> tuple[Tensor, ...]:
+        return (theirs(x, index), their_entropy(x)) if entropy else (theirs(x, index),)
+
+    others = [0, 1, 2, 4]
+    want = second(x[:2, others], index[:2], u[:2, others], true)
+    got = second(x, index, u, found)
+    torch.testing.assert_close(got[:2, others], want)
+    assert not got[:, 3].any()
+    assert not second(x, index, u, all_rows)[2].any()
 
 
 def test_large_logits() -> None:
