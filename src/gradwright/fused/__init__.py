@@ -12,6 +12,10 @@ from gradwright.fused.distillation import linear_distillation as linear_distilla
 from gradwright.fused.head_modules import LinearCrossEntropyLoss as LinearCrossEntropyLoss
 from gradwright.fused.log_probs import linear_log_probs as linear_log_probs
 from gradwright.fused.outputs import softplus as softplus
+from gradwright.fused.selective import TopK as TopK
+from gradwright.fused.selective import entropy_from_logits as entropy_from_logits
+from gradwright.fused.selective import selective_log_softmax as selective_log_softmax
+from gradwright.fused.selective import topk_log_softmax as topk_log_softmax
 
 if not _TYPE_CHECKING:  # so that type checkers still tell what there is
 
