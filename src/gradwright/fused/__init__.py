@@ -7,6 +7,8 @@ proved beside what it replaces; ``docs/fused.md`` says what each costs.
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from gradwright.errors import did_you_mean as _did_you_mean
+from gradwright.fused.norms import layer_norm as layer_norm
+from gradwright.fused.norms import rms_norm as rms_norm
 from gradwright.fused.outputs import softplus as softplus
 
 if not _TYPE_CHECKING:  # so that type checkers still tell what there is
