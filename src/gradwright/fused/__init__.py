@@ -7,6 +7,8 @@ proved beside what it replaces; ``docs/fused.md`` says what each costs.
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from gradwright.errors import did_you_mean as _did_you_mean
+from gradwright.fused.norm_modules import LayerNorm as LayerNorm
+from gradwright.fused.norm_modules import RMSNorm as RMSNorm
 from gradwright.fused.norms import layer_norm as layer_norm
 from gradwright.fused.norms import rms_norm as rms_norm
 from gradwright.fused.outputs import softplus as softplus

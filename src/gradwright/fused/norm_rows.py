@@ -18,6 +18,11 @@ Cast: TypeAlias = Literal["output", "normalized"]
 # -------------------------------------------------------------------- the formula, in operations that can be followed
 
 
+def _wide(x: Tensor) -> torch.dtype:
+    """Return the dtype that is computed in."""
+    return torch.float32 if x.dtype in HALF else x.dtype
+
+
 def _axes(dims: int) -> tuple[int, ...]:
     return tuple(range(-dims, 0))
 
@@ -31,6 +36,7 @@ def _inverse(wide: Tensor, dims: int, eps: float) -> Tensor:
 
 
 def formula(x: Tensor, weight: Tensor | None, dims: int, eps: float, offset: float, cast: Cast) -> Tensor:
+    """Return the norm; ``dims`` dimensions are one row."""
     wide = widened(x)
     normed = wide * _inverse(wide, dims, eps)
     if weight is None:
@@ -51,13 +57,19 @@ def slopes(
     scaled = g if weight is None else g * _factor(weight, offset, wide.dtype)
     dx = (scaled - normed * (scaled * normed).mean(_axes(dims), keepdim=True)) * inverse
     if weight is None:
-        return dx, None
+        return dx.to(x.dtype), None
     leading = tuple(range(x.dim() - dims))
     dw = (g * normed).sum(leading) if leading else g * normed
-    return dx, dw.to(weight.dtype)
+    return dx.to(x.dtype), dw.to(weight.dtype)
 
 
 # -------------------------------------------------------------------- the same in blocks of rows
+
+
+def several_blocks(x: Tensor, dims: int) -> bool:
+    """Tell whether there is more than one block; one alone takes fewer operations as a formula."""
+    columns = x.shape[x.dim() - dims :].numel()
+    return columns > 0 and x.numel() > columns * block_rows(x.numel() // columns, columns, _wide(x).itemsize, x.device)
 
 
 def _rows_of(x: Tensor, dims: int) -> Tensor:
@@ -71,9 +83,9 @@ def _block_of(x: Tensor, room: Tensor) -> Tensor:
     return x if x.dtype == room.dtype else room[: len(x)].copy_(x)
 
 
-def _room(size: int, columns: int, dtype: torch.dtype, like: Tensor, *dtypes: torch.dtype) -> Tensor:
-    """Return a buffer for a block; an empty one where none is needed, as every one of ``dtypes`` is ``dtype``."""
-    return torch.empty(size if set(dtypes) != {dtype} else 0, columns, dtype=dtype, device=like.device)
+def _room(x: Tensor, rows: int, columns: int, dtype: torch.dtype, blocks: torch.dtype) -> Tensor:
+    """Return a buffer of ``dtype`` for blocks of another one; an empty buffer where they have ``dtype`` already."""
+    return torch.empty(rows if blocks != dtype else 0, columns, dtype=dtype, device=x.device)
 
 
 def _inverse_of(block: Tensor, room: Tensor, eps: float) -> Tensor:
@@ -82,27 +94,27 @@ def _inverse_of(block: Tensor, room: Tensor, eps: float) -> Tensor:
 
 
 def in_blocks(x: Tensor, weight: Tensor | None, dims: int, eps: float, offset: float, cast: Cast) -> Tensor:
-    rows = _rows_of(x, dims)
-    wide = torch.float32 if x.dtype in HALF else x.dtype
+    """Return what :func:`formula` does."""
+    rows, wide, dtype, factor = _rows_of(x, dims), _wide(x), x.dtype, None
     early = cast == "normalized" and weight is not None
-    dtype = torch.promote_types(x.dtype, weight.dtype) if early and weight is not None else x.dtype
-    factor = None
     if weight is not None:
+        dtype = torch.promote_types(x.dtype, weight.dtype) if early else x.dtype
         factor = _factor(weight, offset, weight.dtype if early else wide).reshape(-1)
     out = torch.empty(rows.shape, dtype=dtype, device=x.device)
-    size = block_rows(len(rows), rows.shape[1], wide.itemsize, x.device)
-    own = _room(size, rows.shape[1], wide, x, x.dtype)
-    room = _room(size, rows.shape[1], wide, x, dtype)
-    for block, target in zip(rows.split(size), out.split(size)):
-        block = _block_of(block, own)
+    columns = rows.shape[1]
+    size = block_rows(len(rows), columns, wide.itemsize, x.device)
+    own, room = (_room(x, size, columns, wide, each) for each in (x.dtype, dtype))
+    for given, target in zip(rows.split(size), out.split(size)):
+        block = _block_of(given, own)
         normed = target if target.dtype == wide else room[: len(block)]
         torch.mul(block, _inverse_of(block, normed, eps), out=normed)
-        if factor is not None and not early:
+        if early:
+            target.copy_(normed.to(x.dtype)).mul_(factor)
+            continue
+        if factor is not None:
             normed.mul_(factor)
-        if normed is not target or early:
-            target.copy_(normed.to(x.dtype))
-        if factor is not None and early:
-            target.mul_(factor)
+        if normed is not target:
+            target.copy_(normed)
     return out.view(x.shape)
 
 
@@ -113,19 +125,16 @@ def slopes_in_blocks(
     dims: int,
     eps: float,
     offset: float,
-    beside: Tensor | None,
     needs: dict[str, bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of ``x``, to which ``beside`` is added, and of ``weight``; None where it is not needed."""
-    rows, slopes = _rows_of(x, dims), _rows_of(g, dims)
-    added = None if beside is None else _rows_of(beside, dims)
+    """Return the gradients of ``x`` and of ``weight``; None where it is not needed."""
+    rows, slopes, wide = _rows_of(x, dims), _rows_of(g, dims), _wide(x)
     columns = rows.shape[1]
-    wide = torch.float32 if x.dtype in HALF else x.dtype
     factor = None if weight is None else _factor(weight, offset, wide).reshape(-1)
     dx = torch.empty(rows.shape, dtype=x.dtype, device=x.device) if needs["x"] else None
     dw = torch.zeros(columns, dtype=wide, device=x.device) if weight is not None and needs["weight"] else None
     size = block_rows(len(rows), columns, wide.itemsize, x.device)
-    own, own_g, own_dx = (_room(size, columns, wide, x, dtype) for dtype in (x.dtype, g.dtype, x.dtype))
+    own, own_g, own_dx = (_room(x, size, columns, wide, each) for each in (x.dtype, g.dtype, x.dtype))
     room = torch.empty(size, columns, dtype=wide, device=x.device)
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
@@ -145,8 +154,6 @@ def slopes_in_blocks(
             torch.mul(slope, factor, out=found)
             product.mul_(factor)
         found.addcmul_(block, product.mean(1, keepdim=True).mul_(inverse), value=-1.0).mul_(inverse)
-        if added is not None:
-            found.add_(added[part])
         if found is not target:
             target.copy_(found)
     return (

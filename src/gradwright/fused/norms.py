@@ -27,7 +27,7 @@ from gradwright.authoring.cheaper import Goal, cheaper
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF, Point, relative
 from gradwright.errors import ArgumentError, OptionError, kind_of, unknown_choice
-from gradwright.fused.norm_rows import Cast, formula, in_blocks, slopes, slopes_in_blocks
+from gradwright.fused.norm_rows import Cast, formula, in_blocks, several_blocks, slopes, slopes_in_blocks
 from gradwright.fused.route import by_hand
 from gradwright.stable.arguments import require_floating, require_number
 
@@ -60,66 +60,28 @@ def trailing_dims(name: str, x: Tensor, normalized_shape: Shape, **parameters: T
     return len(sizes)
 
 
-def _value(x: Tensor, weight: Tensor | None, dims: int, eps: float, offset: float, cast: Cast) -> Tensor:
-    return (in_blocks if by_hand(x, weight) else formula)(x, weight, dims, eps, offset, cast)
-
-
-def _gradients(
-    g: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    dims: int,
-    eps: float,
-    offset: float,
-    beside: Tensor | None,
-    needs: dict[str, bool],
-) -> dict[str, Tensor | None]:
-    if by_hand(g, x, weight, beside) and not torch.is_grad_enabled():
-        dx, dw = slopes_in_blocks(g, x, weight, dims, eps, offset, beside, needs)
-        return {"x": dx, "weight": dw}
-    dx, dw = slopes(g, x, weight, dims, eps, offset)
-    return {"x": (dx if beside is None else dx + beside).to(x.dtype), "weight": dw}
-
-
 def _given(**tensors: Tensor | None) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 @custom_gradient
 def _rms(x: Tensor, weight: Tensor | None, dims: int, eps: float, offset: float, cast: Cast) -> Tensor:
-    return _value(x, weight, dims, eps, offset, cast)
+    blocks = by_hand(x, weight) and several_blocks(x, dims)
+    return (in_blocks if blocks else formula)(x, weight, dims, eps, offset, cast)
 
 
 @_rms.vjp
 def _rms_vjp(
     g: Tensor, x: Tensor, weight: Tensor | None, dims: int, eps: float, offset: float, needs: dict[str, bool]
 ) -> dict[str, Tensor | None]:
-    return _gradients(g, x, weight, dims, eps, offset, None, needs)
+    if not torch.is_grad_enabled() and by_hand(g, x, weight) and several_blocks(x, dims):
+        dx, dw = slopes_in_blocks(g, x, weight, dims, eps, offset, needs)
+    else:
+        dx, dw = slopes(g, x, weight, dims, eps, offset)
+    return {"x": dx, "weight": dw}
 
 
-@custom_gradient(symbolic_zeros=True)
-def _rms_beside(
-    x: Tensor, weight: Tensor | None, dims: int, eps: float, offset: float, cast: Cast
-) -> tuple[Tensor, Tensor]:
-    """Return the norm and ``x``, so that the gradients of both meet in the blocks and not in a pass of their own."""
-    return _value(x, weight, dims, eps, offset, cast), x.view_as(x)
-
-
-@_rms_beside.vjp
-def _rms_beside_vjp(
-    g: Sequence[Tensor | None],
-    x: Tensor,
-    weight: Tensor | None,
-    dims: int,
-    eps: float,
-    offset: float,
-    needs: dict[str, bool],
-) -> dict[str, Tensor | None]:
-    slope, beside = g
-    return {"x": beside} if slope is None else _gradients(slope, x, weight, dims, eps, offset, beside, needs)
-
-
-def _composite(
+def _by_pytorch(
     x: Tensor,
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
@@ -129,10 +91,10 @@ def _composite(
     offset: float = 0.0,
     cast: Cast = "output",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Do the same in plain PyTorch, as models write it."""
+    """Return the same, where dtypes are too wide for ``cast`` to matter."""
     total = x if residual is None else x + residual
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
-    out = formula(total, weight, len(normalized_shape), eps, offset, cast)
+    scale = weight if weight is None or not offset else weight + offset
+    out = torch.nn.functional.rms_norm(total, tuple(normalized_shape), scale, eps)
     return out if residual is None else (out, total)
 
 
@@ -188,7 +150,7 @@ def rms_norm(
         "weight": "sum over rows of g h",
         "residual": "that of x",
     },
-    replaces=_composite,
+    replaces=_by_pytorch,
     kept=lambda *args, **kwargs: 0,
     goal=Goal(time=0.45, peak=0.34, kept=0.001),
     domain="rows whose squares are in the range of float32, or of x if that is wider; with eps=0 not a row of zeros",
@@ -247,9 +209,32 @@ def rms_norm(
     total = x if residual is None else x + residual
     dims = trailing_dims("rms_norm", total, normalized_shape, weight=weight)
     least = torch.finfo(torch.float32 if total.dtype in HALF else total.dtype).eps if eps is None else eps
-    if residual is None:
-        return _rms(total, weight, dims, least, offset, cast)
-    return _rms_beside(total, weight, dims, least, offset, cast)
+    out = _rms(total, weight, dims, least, offset, cast)
+    return out if residual is None else (out, total)
+
+
+@overload
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Shape,
+    weight: Tensor | None = ...,
+    bias: Tensor | None = ...,
+    eps: float = ...,
+    *,
+    residual: None = ...,
+) -> Tensor: ...
+
+
+@overload
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Shape,
+    weight: Tensor | None = ...,
+    bias: Tensor | None = ...,
+    eps: float = ...,
+    *,
+    residual: Tensor,
+) -> tuple[Tensor, Tensor]: ...
 
 
 def layer_norm(
