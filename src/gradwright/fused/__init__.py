@@ -11,6 +11,10 @@ from gradwright.fused.crossentropy import linear_cross_entropy as linear_cross_e
 from gradwright.fused.distillation import linear_distillation as linear_distillation
 from gradwright.fused.head_modules import LinearCrossEntropyLoss as LinearCrossEntropyLoss
 from gradwright.fused.log_probs import linear_log_probs as linear_log_probs
+from gradwright.fused.norm_modules import LayerNorm as LayerNorm
+from gradwright.fused.norm_modules import RMSNorm as RMSNorm
+from gradwright.fused.norms import layer_norm as layer_norm
+from gradwright.fused.norms import rms_norm as rms_norm
 from gradwright.fused.outputs import softplus as softplus
 from gradwright.fused.selective import TopK as TopK
 from gradwright.fused.selective import entropy_from_logits as entropy_from_logits
