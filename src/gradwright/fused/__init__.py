@@ -7,6 +7,15 @@ proved beside what it replaces; ``docs/fused.md`` says what each costs.
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from gradwright.errors import did_you_mean as _did_you_mean
+from gradwright.fused.activated_linear import gelu_linear as gelu_linear
+from gradwright.fused.activated_linear import mish_linear as mish_linear
+from gradwright.fused.activated_linear import silu_linear as silu_linear
+from gradwright.fused.kinked import hardtanh as hardtanh
+from gradwright.fused.kinked import leaky_relu as leaky_relu
+from gradwright.fused.kinked import relu6 as relu6
+from gradwright.fused.outputs import celu as celu
+from gradwright.fused.outputs import elu as elu
+from gradwright.fused.outputs import selu as selu
 from gradwright.fused.outputs import softplus as softplus
 
 if not _TYPE_CHECKING:  # so that type checkers still tell what there is
