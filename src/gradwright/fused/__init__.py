@@ -10,6 +10,16 @@ from gradwright.errors import did_you_mean as _did_you_mean
 from gradwright.fused.activated_linear import gelu_linear as gelu_linear
 from gradwright.fused.activated_linear import mish_linear as mish_linear
 from gradwright.fused.activated_linear import silu_linear as silu_linear
+from gradwright.fused.activation_modules import CELU as CELU
+from gradwright.fused.activation_modules import ELU as ELU
+from gradwright.fused.activation_modules import SELU as SELU
+from gradwright.fused.activation_modules import GELULinear as GELULinear
+from gradwright.fused.activation_modules import Hardtanh as Hardtanh
+from gradwright.fused.activation_modules import LeakyReLU as LeakyReLU
+from gradwright.fused.activation_modules import MishLinear as MishLinear
+from gradwright.fused.activation_modules import ReLU6 as ReLU6
+from gradwright.fused.activation_modules import SiLULinear as SiLULinear
+from gradwright.fused.activation_modules import Softplus as Softplus
 from gradwright.fused.kinked import hardtanh as hardtanh
 from gradwright.fused.kinked import leaky_relu as leaky_relu
 from gradwright.fused.kinked import relu6 as relu6

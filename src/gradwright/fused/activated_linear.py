@@ -13,7 +13,7 @@ whose gradient is read from its output (``gw.fused.elu``) needs none of it: the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,7 +27,9 @@ from gradwright.errors import ArgumentError, unknown_choice
 from gradwright.fused.route import MATRIX_ROWS, block_rows, by_hand
 from gradwright.stable.arguments import require_floating, widened
 
-FORMULAE = {
+F = TypeVar("F", bound=Callable[..., Any])
+
+FORMULAE: Mapping[str, Any] = {
     "forward": "out = act(x) weight' + bias",
     "gradient": {"x": "(g weight) act'(x)", "weight": "g' act(x)", "bias": "sum of the rows of g"},
 }
@@ -48,9 +50,9 @@ def _ordinary() -> tuple[Tensor, ...]:
     return torch.randn(2048, 2048), torch.randn(512, 2048) / 45, torch.randn(512)
 
 
-def _entered(replaces: Callable[..., Any], paper: str) -> Callable[[Any], Any]:
+def _entered(replaces: Callable[..., Any], paper: str) -> Callable[[F], F]:
     return cheaper(
-        **FORMULAE,  # type: ignore[arg-type]
+        **FORMULAE,
         replaces=replaces,
         kept=lambda *args, **kwargs: 0,
         goal=Goal(time=1.1, kept=0.01, peak=0.75),
