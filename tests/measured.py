@@ -163,7 +163,7 @@ def forward_errors(entry: TrueEntry, number: int, dtype: torch.dtype) -> Iterato
             # One number: as far off as the sum of what the elements of the gradient may be.
             terms = (t.to(want.first[name].dtype).conj() * want.first[name]).real
             wide = torch.complex128 if push.is_complex() else torch.float64  # the sum itself must not be rounded
-            least = push.numel() * torch.finfo(push.dtype).smallest_normal
+            least = max(push.numel(), 1) * torch.finfo(push.dtype).smallest_normal  # an empty sum is off by nothing
             size = terms.abs().sum().clamp(min=max(point.scale, least))
             off = abs(_dot(g.to(wide), push.to(wide)) - terms.sum()) / size
             bar = max(leaf.numel(), push.numel()) ** 0.5 * entry.bars[dtype]
