@@ -7,6 +7,9 @@ proved beside what it replaces; ``docs/fused.md`` says what each costs.
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from gradwright.errors import did_you_mean as _did_you_mean
+from gradwright.fused.entmax import entmax as entmax
+from gradwright.fused.entmax import entmax15 as entmax15
+from gradwright.fused.entmax import sparsemax as sparsemax
 from gradwright.fused.outputs import softplus as softplus
 
 if not _TYPE_CHECKING:  # so that type checkers still tell what there is
