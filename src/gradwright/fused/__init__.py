@@ -34,6 +34,9 @@ from gradwright.fused.kinked import relu6 as relu6
 from gradwright.fused.outputs import celu as celu
 from gradwright.fused.outputs import elu as elu
 from gradwright.fused.outputs import selu as selu
+from gradwright.fused.entmax import entmax as entmax
+from gradwright.fused.entmax import entmax15 as entmax15
+from gradwright.fused.entmax import sparsemax as sparsemax
 from gradwright.fused.outputs import softplus as softplus
 from gradwright.fused.selective import TopK as TopK
 from gradwright.fused.selective import entropy_from_logits as entropy_from_logits
