@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,12 +13,22 @@ from torch import Tensor
 from gradwright.checking.kept import kept_on
 
 
-def kept_bytes(call: Callable[[], Any], arguments: Iterable[Any]) -> int:
-    """Return how many bytes the graph of a call keeps beyond its arguments and its output.
+@dataclass(frozen=True)
+class Kept:
+    """What the graph of a call keeps beyond its arguments and its output, in bytes; each memory counts once."""
 
-    What passes the hooks for saved tensors counts, and what lies on the ctx of a Function, in its containers and
-    closures: each memory once.
-    """
+    saved: int
+    """What passes the hooks for saved tensors."""
+    hidden: int
+    """What lies on the ctx of a Function besides, in its containers and closures."""
+
+    @property
+    def total(self) -> int:
+        return self.saved + self.hidden
+
+
+def kept(call: Callable[[], Any], arguments: Iterable[Any]) -> Kept:
+    """Return what the graph of a call keeps, and by which way."""
     packed: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -27,10 +38,16 @@ def kept_bytes(call: Callable[[], Any], arguments: Iterable[Any]) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         out = call()
     outs = [out] if isinstance(out, Tensor) else list(out)
-    hidden = [kept.tensor for node in _nodes(outs) for kept in kept_on(node)]
+    hidden = [found.tensor for node in _nodes(outs) for found in kept_on(node)]
     known = {_memory(x) for x in [*arguments, *outs] if isinstance(x, Tensor)}
-    found = {_memory(x): x.untyped_storage().nbytes() for x in [*packed, *hidden]}
-    return sum(size for memory, size in found.items() if memory not in known)
+    saved = {_memory(x): x.untyped_storage().nbytes() for x in packed if _memory(x) not in known}
+    beside = {_memory(x): x.untyped_storage().nbytes() for x in hidden if _memory(x) not in known | set(saved)}
+    return Kept(sum(saved.values()), sum(beside.values()))
+
+
+def kept_bytes(call: Callable[[], Any], arguments: Iterable[Any]) -> int:
+    """Return how many bytes the graph of a call keeps, by either way."""
+    return kept(call, arguments).total
 
 
 def _memory(tensor: Tensor) -> int:
