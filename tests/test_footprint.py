@@ -32,7 +32,7 @@ class _Keeping(Function):
         return x.clone()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> Any:
         return g, None
 
@@ -149,7 +149,7 @@ def test_what_a_backward_allocates_counts() -> None:
             return x.clone()
 
         @staticmethod
-        @once_differentiable  # type: ignore[untyped-decorator]
+        @once_differentiable
         def backward(ctx: Any, g: Tensor) -> Tensor:
             held = [torch.empty_like(g) for _ in range(4)]
             return torch.empty_like(held[0])
