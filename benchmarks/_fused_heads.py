@@ -9,9 +9,7 @@ from typing import Any
 import _fused_anchors
 import torch
 from _fused_measure import Candidate, Scenario, Target
-from torch import Tensor
-from torch.nn import LinearCrossEntropyOptions
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 import gradwright as gw
 
@@ -28,27 +26,27 @@ def hidden(rows: int, width: int, vocabulary: int, *shape: int) -> tuple[Tensor,
 
 
 def eager_cross_entropy(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(F.linear(x, weight), target)
+    return nn.functional.cross_entropy(nn.functional.linear(x, weight), target)
 
 
 def chunked(rows: int | None) -> Any:
     """Return PyTorch's loss in chunks of so many rows, or as many as it takes by default."""
-    options = LinearCrossEntropyOptions() if rows is None else LinearCrossEntropyOptions(batch_chunk_size=rows)
-    return lambda x, weight, target: F.linear_cross_entropy(x, weight, target, options=options)
+    options = nn.LinearCrossEntropyOptions() if rows is None else nn.LinearCrossEntropyOptions(batch_chunk_size=rows)
+    return lambda x, weight, target: nn.functional.linear_cross_entropy(x, weight, target, options=options)
 
 
 def cross_entropy(quick: bool) -> Scenario:
     n, width, vocabulary = (32, 8, 50) if quick else (2048, 512, 32000)
     torch.manual_seed(0)
     ours, default = "`gw.fused.linear_cross_entropy`", "`F.linear_cross_entropy`, default options"
-    recompute = "`gw.fused.linear_cross_entropy`, recompute"
+    recompute = "`gw.fused.linear_cross_entropy`, `again=True`"
     found = [
         Candidate(PLAIN, eager_cross_entropy),
         Candidate(default, chunked(None)),
         Candidate("`F.linear_cross_entropy`, chunks of 256", chunked(256)),
         Candidate("`F.linear_cross_entropy`, chunks of 512", chunked(512)),
         Candidate(ours, lambda x, w, t: gw.fused.linear_cross_entropy(x, w, t)),
-        Candidate(recompute, lambda x, w, t: gw.fused.linear_cross_entropy(x, w, t, recompute=True)),
+        Candidate(recompute, lambda x, w, t: gw.fused.linear_cross_entropy(x, w, t, again=True)),
     ]
     cut = "cut-cross-entropy, `torch_compile`"
     if not quick:
@@ -74,12 +72,14 @@ def eager_distillation(beta: float) -> Any:
     """Return the plain mean over rows of the divergence of a student's distribution from a teacher's."""
 
     def run(x: Tensor, weight: Tensor, other: Tensor, other_weight: Tensor) -> Tensor:
-        student = F.log_softmax(F.linear(x, weight), dim=-1)
-        teacher = F.log_softmax(F.linear(other, other_weight), dim=-1)
+        student = nn.functional.log_softmax(nn.functional.linear(x, weight), dim=-1)
+        teacher = nn.functional.log_softmax(nn.functional.linear(other, other_weight), dim=-1)
         if not beta:
-            return F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+            return nn.functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
         mean = torch.logaddexp(student, teacher) - torch.tensor(2.0).log()
-        parts = [F.kl_div(mean, each, reduction="batchmean", log_target=True) for each in (student, teacher)]
+        parts = [
+            nn.functional.kl_div(mean, each, reduction="batchmean", log_target=True) for each in (student, teacher)
+        ]
         return beta * parts[1] + (1 - beta) * parts[0]
 
     return run
@@ -110,7 +110,7 @@ def distillation(kind: str, beta: float, quick: bool) -> Scenario:
 
 
 def log_probabilities(x: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
-    return F.log_softmax(F.linear(x, weight), dim=-1).gather(-1, tokens[..., None])[..., 0]
+    return nn.functional.log_softmax(nn.functional.linear(x, weight), dim=-1).gather(-1, tokens[..., None])[..., 0]
 
 
 def preference_of(log_probability: Any) -> Any:
@@ -118,7 +118,7 @@ def preference_of(log_probability: Any) -> Any:
 
     def run(x: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
         chosen, rejected = log_probability(x, weight, tokens).sum(-1).chunk(2)
-        return -F.logsigmoid(BETA * (chosen - rejected)).mean()
+        return -nn.functional.logsigmoid(BETA * (chosen - rejected)).mean()
 
     return run
 

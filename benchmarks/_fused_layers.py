@@ -9,8 +9,7 @@ import _fused_anchors
 import torch
 from _fused_heads import EQUAL, PLAIN
 from _fused_measure import Candidate, Scenario, Target
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 import gradwright as gw
 
@@ -23,7 +22,7 @@ def selective(quick: bool) -> Scenario:
         f"log-probabilities of given tokens, logits {shape[0]} x {shape[1]}",
         (torch.randn(shape, requires_grad=True), torch.randint(shape[1], shape[:1])),
         [
-            Candidate(PLAIN, lambda x, index: F.log_softmax(x, dim=-1).gather(-1, index[:, None])[:, 0]),
+            Candidate(PLAIN, lambda x, index: nn.functional.log_softmax(x, dim=-1).gather(-1, index[:, None])[:, 0]),
             Candidate(usual, lambda x, index: x.gather(-1, index[:, None])[:, 0] - torch.logsumexp(x, dim=-1)),
             Candidate(ours, lambda x, index: gw.fused.selective_log_softmax(x, index)),
         ],
@@ -49,7 +48,7 @@ def rms_norm(quick: bool) -> Scenario:
         (torch.randn(rows, width, requires_grad=True), torch.rand(width, requires_grad=True)),
         [
             Candidate(PLAIN, llama_rms_norm),
-            Candidate("`F.rms_norm`", lambda x, weight: F.rms_norm(x, (width,), weight, 1e-6)),
+            Candidate("`F.rms_norm`", lambda x, weight: nn.functional.rms_norm(x, (width,), weight, 1e-6)),
             Candidate(ours, lambda x, weight: gw.fused.rms_norm(x, (width,), weight, 1e-6)),
         ],
         (
@@ -129,23 +128,23 @@ def stack(block: Block) -> Callable[..., Tensor]:
 
     def run(x: Tensor, *weights: Tensor) -> Tensor:
         for up, down in zip(weights[::2], weights[1::2]):
-            x = x + block(F.linear(x, up), down)
+            x = x + block(nn.functional.linear(x, up), down)
         return x
 
     return run
 
 
 def after(act: Act) -> Block:
-    return lambda h, down: F.linear(act(h), down)
+    return lambda h, down: nn.functional.linear(act(h), down)
 
 
 ACTIVATIONS: dict[str, tuple[Act, str, Block]] = {
-    "softplus": (F.softplus, "softplus", after(lambda h: gw.fused.softplus(h))),
-    "elu": (F.elu, "elu", after(lambda h: gw.fused.elu(h))),
-    "leaky_relu": (F.leaky_relu, "leaky_relu", after(lambda h: gw.fused.leaky_relu(h))),
-    "gelu": (F.gelu, "gelu_linear", lambda h, down: gw.fused.gelu_linear(h, down)),
-    "silu": (F.silu, "silu_linear", lambda h, down: gw.fused.silu_linear(h, down)),
-    "mish": (F.mish, "mish_linear", lambda h, down: gw.fused.mish_linear(h, down)),
+    "softplus": (nn.functional.softplus, "softplus", after(lambda h: gw.fused.softplus(h))),
+    "elu": (nn.functional.elu, "elu", after(lambda h: gw.fused.elu(h))),
+    "leaky_relu": (nn.functional.leaky_relu, "leaky_relu", after(lambda h: gw.fused.leaky_relu(h))),
+    "gelu": (nn.functional.gelu, "gelu_linear", lambda h, down: gw.fused.gelu_linear(h, down)),
+    "silu": (nn.functional.silu, "silu_linear", lambda h, down: gw.fused.silu_linear(h, down)),
+    "mish": (nn.functional.mish, "mish_linear", lambda h, down: gw.fused.mish_linear(h, down)),
 }
 """What PyTorch has, the name of what is here, and how that is used in a block."""
 
@@ -163,7 +162,7 @@ def activations(key: str, quick: bool) -> Scenario:
         (torch.randn(n, width, requires_grad=True), *weights),
         [
             Candidate(PLAIN, stack(after(act))),
-            Candidate(relu, stack(after(F.relu)), same=False),
+            Candidate(relu, stack(after(nn.functional.relu)), same=False),
             Candidate(ours, stack(block)),
         ],
         (Target(ours, PLAIN, "time", 1.1), Target(ours, PLAIN, "peak", 1.0), Target(ours, relu, "kept", 1.0)),

@@ -99,10 +99,7 @@ def measured_machine(quick: bool) -> Machine:
     out = torch.empty(shape[0], shape[2])
     product = _best(lambda: torch.mm(a, b, out=out), tries)
     size = 1 << 16 if quick else 1 << 26
-    source, goal = torch.ones(size), torch.ones(size)
-    copy = _best(lambda: goal.copy_(source), tries)
-    again = _best(lambda: goal.fill_(2.0), tries)
-    del source, goal
+    copy, again = _copy_and_fill(size, tries)
     fresh = _best(lambda: torch.empty(size).fill_(2.0), tries)
     few = torch.ones(2)
 
@@ -119,6 +116,11 @@ def measured_machine(quick: bool) -> Machine:
         first_touch=None if kept else 4 * size / max(fresh - again, 1e-9),
         dispatch=_best(thousand, tries) / 1000,
     )
+
+
+def _copy_and_fill(size: int, tries: int) -> tuple[float, float]:
+    source, goal = torch.ones(size), torch.ones(size)
+    return _best(lambda: goal.copy_(source), tries), _best(lambda: goal.fill_(2.0), tries)
 
 
 def _best(run: Callable[[], object], tries: int) -> float:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from _fused_heads import PLAIN
 from _fused_measure import Candidate, Scenario
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from gradwright import custom_gradient
 from gradwright.fused.route import block_rows
@@ -33,6 +32,13 @@ def _layer_norm_vjp(g: tuple[Tensor, Tensor], out: tuple[Tensor, Tensor]) -> dic
 def layer_norm(quick: bool) -> Scenario:
     rows, width, to = (16, 32, 8) if quick else (4096, 2048, 256)
     torch.manual_seed(0)
+
+    def eager(x: Tensor, beside: Tensor, weight: Tensor) -> Tensor:
+        return nn.functional.linear(nn.functional.layer_norm(x + beside, (width,)), weight)
+
+    def from_output(x: Tensor, beside: Tensor, weight: Tensor) -> Tensor:
+        return nn.functional.linear(layer_norm_from_output(x + beside)[0], weight)
+
     return Scenario(
         f"sum, LayerNorm, linear, {rows} x {width} to {to}",
         (
@@ -40,23 +46,17 @@ def layer_norm(quick: bool) -> Scenario:
             torch.randn(rows, width),
             (torch.randn(to, width) / width**0.5).requires_grad_(),
         ),
-        [
-            Candidate(PLAIN, lambda x, beside, weight: F.linear(F.layer_norm(x + beside, (width,)), weight)),
-            Candidate(
-                "from its output, by hand",
-                lambda x, beside, weight: F.linear(layer_norm_from_output(x + beside)[0], weight),
-            ),
-        ],
+        [Candidate(PLAIN, eager), Candidate("from its output, by hand", from_output)],
     )
 
 
 def gate(a: Tensor, b: Tensor) -> Tensor:
-    return F.silu(a) * b
+    return nn.functional.silu(a) * b
 
 
 @custom_gradient
 def gate_by_hand(a: Tensor, b: Tensor) -> Tensor:
-    return F.silu(a).mul_(b)
+    return nn.functional.silu(a).mul_(b)
 
 
 @gate_by_hand.vjp
@@ -70,7 +70,7 @@ def gate_in_blocks(a: Tensor, b: Tensor) -> Tensor:
     out = torch.empty_like(a)
     for rows in torch.arange(len(a)).split(block_rows(*a.shape, a.element_size(), a.device)):
         part = slice(int(rows[0]), int(rows[-1]) + 1)
-        torch.mul(F.silu(a[part]), b[part], out=out[part])
+        torch.mul(nn.functional.silu(a[part]), b[part], out=out[part])
     return out
 
 
@@ -132,7 +132,7 @@ def dropout(quick: bool) -> Scenario:
         f"dropout, {size} x {size}",
         (torch.randn(size, size, requires_grad=True),),
         [
-            Candidate(PLAIN, lambda x: F.dropout(x, RATE)),
+            Candidate(PLAIN, lambda x: nn.functional.dropout(x, RATE)),
             Candidate("by hand, keeps a mask of one byte", lambda x: dropout_by_mask(x)[0]),
             Candidate("by hand, draws the mask again", lambda x: dropout_by_seed(x, 0)),
         ],

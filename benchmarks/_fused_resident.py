@@ -20,7 +20,7 @@ LEAVING = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072
 
 
 def resident_peak(number: int, quick: bool, threads: int) -> float | None:
-    """Return the MiB of one candidate of the chief scenario, from a process of its own; None where they are not told."""
+    """Return the MiB that a candidate of the chief scenario takes in a process of its own; None where nobody tells."""
     if not RESET.exists():
         return None
     command = [sys.executable, __file__, str(number), str(int(quick)), str(threads)]
