@@ -112,7 +112,6 @@ def sparse(key: str, quick: bool) -> Scenario:
         (
             Target(ours, library, "time", EQUAL),
             Target(ours, library, "peak", EQUAL),
-            Target(ours, library, "kept", 0.25),
         ),
         compiled=False,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,17 +28,24 @@ class Kept:
         return self.saved + self.hidden
 
 
-def kept(call: Callable[[], Any], arguments: Iterable[Any]) -> Kept:
-    """Return what the graph of a call keeps, and by which way."""
+def kept(call: Callable[[], Any], arguments: Iterable[Any], hooks: bool = True) -> Kept:
+    """Return what the graph of a call keeps, and by which way.
+
+    Where ``hooks`` is false, the nodes of the graph are asked what they saved: for calls that PyTorch refuses to run
+    with hooks, such as those that use ``torch.func`` in their forward.
+    """
     packed: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
         packed.append(tensor.detach())
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    hooked = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooked if hooks else contextlib.nullcontext():
         out = call()
     outs = [out] if isinstance(out, Tensor) else list(out)
+    if not hooks:
+        packed = [tensor for node in _nodes(outs) for tensor in _saved_by(node)]
     hidden = [found.tensor for node in _nodes(outs) for found in kept_on(node)]
     known = {_memory(x) for x in [*arguments, *outs] if isinstance(x, Tensor)}
     saved = {_memory(x): x.untyped_storage().nbytes() for x in packed if _memory(x) not in known}
@@ -52,6 +60,13 @@ def kept_bytes(call: Callable[[], Any], arguments: Iterable[Any]) -> int:
 
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def _saved_by(node: Any) -> Iterator[Tensor]:
+    """Give what a node saved: a Function by ``save_for_backward``, an operator of PyTorch by a name for each."""
+    found = [*getattr(node, "saved_tensors", ()), *(getattr(node, n) for n in dir(node) if n.startswith("_saved_"))]
+    for value in found:
+        yield from (x for x in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(x, Tensor))
 
 
 def _nodes(outs: Sequence[Tensor]) -> Iterator[Any]:

@@ -70,16 +70,44 @@ def _nothing(ctx: Any, x: Tensor) -> None:
     pass
 
 
+@pytest.mark.parametrize("hooks", [True, False])
 @pytest.mark.parametrize("keep", [_on_ctx, _in_a_container, _in_a_closure, _in_a_partial, _in_an_object])
-def test_what_ctx_hides_is_found(keep: Callable[[Any, Tensor], None]) -> None:
+def test_what_ctx_hides_is_found(keep: Callable[[Any, Tensor], None], hooks: bool) -> None:
     x = leaf()
-    assert kept(lambda: _Keeping.apply(x, keep), [x]) == Kept(saved=0, hidden=BYTES)
+    assert kept(lambda: _Keeping.apply(x, keep), [x], hooks) == Kept(saved=0, hidden=BYTES)
 
 
-def test_what_is_saved_passes_the_hooks() -> None:
+@pytest.mark.parametrize("hooks", [True, False])
+def test_what_is_saved_passes_the_hooks(hooks: bool) -> None:
     x = leaf()
-    assert kept(lambda: _Keeping.apply(x, _saved), [x]) == Kept(saved=BYTES, hidden=0)
-    assert kept(lambda: _Keeping.apply(x, _nothing), [x]) == Kept(saved=0, hidden=0)
+    assert kept(lambda: _Keeping.apply(x, _saved), [x], hooks) == Kept(saved=BYTES, hidden=0)
+    assert kept(lambda: _Keeping.apply(x, _nothing), [x], hooks) == Kept(saved=0, hidden=0)
+
+
+@pytest.mark.parametrize("hooks", [True, False])
+def test_what_operators_of_pytorch_save_counts(hooks: bool) -> None:
+    x = leaf()
+    assert kept(lambda: torch.exp(torch.sin(x)), [x], hooks) == Kept(saved=0, hidden=0)  # argument and output
+    assert kept(lambda: torch.exp(x) * torch.sin(x), [x], hooks) == Kept(saved=2 * BYTES, hidden=0)
+    assert kept(lambda: torch.stack([x, x]).prod(0), [x], hooks) == Kept(saved=2 * BYTES, hidden=0)
+
+
+def test_nodes_are_asked_where_hooks_are_refused() -> None:
+    class Transforming(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(torch.func.grad(lambda x: x.square().sum())(x))
+            return x.square()
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * ctx.saved_tensors[0]
+
+    x = leaf()
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):
+        kept(lambda: Transforming.apply(x), [x])
+    assert kept(lambda: Transforming.apply(x), [x], hooks=False) == Kept(saved=BYTES, hidden=0)
 
 
 def test_the_same_memory_counts_once() -> None:
