@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import torch  # noqa: E402
+from _calls import differentiated, leaves_of  # noqa: E402
 from _pages import write_tables  # noqa: E402
 from _stable import chosen  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -74,14 +75,8 @@ def arguments(entry: ExactEntry, *, quick: bool) -> tuple[tuple[Any, ...], list[
     """Return the arguments of an ordinary call, and those that require a gradient: all tensors of floating point."""
     torch.manual_seed(0)
     given = (torch.randn(10_000 if quick else 1_000_000),) if entry.ordinary is None else entry.ordinary()
-    marked = any(isinstance(x, Tensor) and x.requires_grad for x in given)
-    args = tuple(
-        x.detach().clone().requires_grad_(x.requires_grad or not marked)
-        if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
-        else x
-        for x in given
-    )
-    return args, [x for x in args if isinstance(x, Tensor) and x.requires_grad]
+    args = differentiated(given)
+    return args, leaves_of(args)
 
 
 def compared(entry: ExactEntry, *, quick: bool, compiling: bool) -> tuple[float, float | None, float]:

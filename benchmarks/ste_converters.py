@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-import _anchors  # noqa: E402
+import _ste_anchors  # noqa: E402
 import torch  # noqa: E402
 from _pages import write_tables  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
@@ -68,7 +68,8 @@ def brevitas() -> list[Row]:
     from brevitas.core.quant.ternary import TernaryQuant
     from brevitas.core.scaling import ParameterScaling
 
-    integers, passing = _anchors.brevitas_quantizer(BITS), _anchors.brevitas_quantizer(BITS, clamp=TensorClampSte())
+    integers = _ste_anchors.brevitas_quantizer(BITS)
+    passing = _ste_anchors.brevitas_quantizer(BITS, clamp=TensorClampSte())
     scaling, threshold = ParameterScaling(1.0), 0.5
 
     def learned_scale(x: Tensor, bound: Tensor) -> Tensor:
@@ -267,7 +268,7 @@ def torchao() -> list[Row]:
         Row(
             "torchao `Float8FakeQuantizer`",
             "float8(x, amax=x.detach().abs().amax(-1), axis=0)",
-            _anchors.torchao_float8(),
+            _ste_anchors.torchao_float8(),
             lambda x: gw.ste.float8(x, amax=x.detach().abs().amax(-1), axis=0),
             {"value": "same", "x": "differs"},
             (),
@@ -291,7 +292,7 @@ def main() -> int:
     torch.set_num_threads(1)
     groups = [operators, compositions]
     if not options.quick:
-        _anchors.install()
+        _ste_anchors.install()
         groups += [brevitas, torchao]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)  # TorchScript, in Brevitas

@@ -30,7 +30,7 @@ PAGE = ROOT / "docs" / "speed.md"
 keep_memory()
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-import _anchors  # noqa: E402
+import _ste_anchors  # noqa: E402
 import torch  # noqa: E402
 from _pages import write_tables  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -97,7 +97,7 @@ def rounding(anchors: bool, compiling: bool) -> list[Candidate]:
         Candidate("gw.ste.round", gw.ste.round),
     ]
     if anchors:
-        found.append(Candidate("Brevitas RoundSteFn", _anchors.brevitas_round()))
+        found.append(Candidate("Brevitas RoundSteFn", _ste_anchors.brevitas_round()))
     if compiling:
         found.append(Candidate("compiled gw.ste.round", torch.compile(gw.ste.round)))
     return found
@@ -109,7 +109,7 @@ def fixed_step(anchors: bool, compiling: bool) -> list[Candidate]:
 
     found = [Candidate("torch.fake_quantize_per_tensor_affine", built_in), Candidate("composed with detach", composed)]
     if anchors:
-        quantise, constant = _anchors.torchao_fake_quantize(LOW, HIGH), torch.tensor([STEP])
+        quantise, constant = _ste_anchors.torchao_fake_quantize(LOW, HIGH), torch.tensor([STEP])
         found.append(Candidate("torchao", lambda x: quantise(x, constant)))
     found.append(Candidate("gw.ste.fake_quantize", fixed))
     if compiling:
@@ -133,8 +133,8 @@ def learned_step(anchors: bool, compiling: bool) -> list[Candidate]:
     ]
     if anchors:
         found += [
-            Candidate("Brevitas IntQuant", _anchors.brevitas_quantizer(4)),
-            Candidate("torchao", _anchors.torchao_fake_quantize(LOW, HIGH)),
+            Candidate("Brevitas IntQuant", _ste_anchors.brevitas_quantizer(4)),
+            Candidate("torchao", _ste_anchors.torchao_fake_quantize(LOW, HIGH)),
         ]
     found.append(Candidate("gw.ste.fake_quantize", learned))
     if compiling:
@@ -175,7 +175,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.quick:
-        _anchors.install()
+        _ste_anchors.install()
     sizes = (1_000, 10_000) if options.quick else (1_000, 1_000_000)
     rows: list[Row] = []
     tables = {}

@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-import _anchors  # noqa: E402
+import _ste_anchors  # noqa: E402
 import torch  # noqa: E402
 from _digits import Network, Recipe, accuracy, digits, mean_accuracy, train  # noqa: E402
 from _pages import write_tables  # noqa: E402
@@ -63,7 +63,7 @@ class Anchor(Learned):
         """Quantise."""
         if not self.started:
             self.scale.data.copy_(gw.ste.lsq_scale(x.detach(), self.bits, signed=self.signed))
-            self.quantise = _anchors.brevitas_quantizer(self.bits, signed=self.signed)
+            self.quantise = _ste_anchors.brevitas_quantizer(self.bits, signed=self.signed)
             self.started = True
         return self.quantise(x, self.scale)
 
@@ -224,7 +224,7 @@ def formats(seeds: Sequence[int], epochs: int) -> Table:
         "NVFP4": gw.ste.nvfp4,
     }
     if ANCHORS:
-        recipes["FP8 of torchao"] = _anchors.torchao_float8()
+        recipes["FP8 of torchao"] = _ste_anchors.torchao_float8()
     return {
         name: {"accuracy": mean_accuracy(Recipe(name, lambda q=q: q, lambda q=q: q, hidden=16), seeds, epochs)}
         for name, q in recipes.items()
@@ -250,7 +250,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write rows of figures to this file")
     options = parser.parse_args()
     if not options.quick:
-        _anchors.install()
+        _ste_anchors.install()
         ANCHORS.append(True)
     torch.set_num_threads(1)
     seeds, epochs = ((0,), 1) if options.quick else (SEEDS, 40)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,11 +14,25 @@ from torch import Tensor
 from gradwright.checking.kept import kept_on
 
 
-def kept_bytes(call: Callable[[], Any], arguments: Iterable[Any]) -> int:
-    """Return how many bytes the graph of a call keeps beyond its arguments and its output.
+@dataclass(frozen=True)
+class Kept:
+    """What the graph of a call keeps beyond its arguments and its output, in bytes; each memory counts once."""
 
-    What passes the hooks for saved tensors counts, and what lies on the ctx of a Function, in its containers and
-    closures: each memory once.
+    saved: int
+    """What passes the hooks for saved tensors."""
+    hidden: int
+    """What lies on the ctx of a Function besides, in its containers and closures."""
+
+    @property
+    def total(self) -> int:
+        return self.saved + self.hidden
+
+
+def kept(call: Callable[[], Any], arguments: Iterable[Any], hooks: bool = True) -> Kept:
+    """Return what the graph of a call keeps, and by which way.
+
+    Where ``hooks`` is false, the nodes of the graph are asked what they saved: for calls that PyTorch refuses to run
+    with hooks, such as those that use ``torch.func`` in their forward.
     """
     packed: list[Tensor] = []
 
@@ -24,17 +40,33 @@ def kept_bytes(call: Callable[[], Any], arguments: Iterable[Any]) -> int:
         packed.append(tensor.detach())
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    hooked = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooked if hooks else contextlib.nullcontext():
         out = call()
     outs = [out] if isinstance(out, Tensor) else list(out)
-    hidden = [kept.tensor for node in _nodes(outs) for kept in kept_on(node)]
+    if not hooks:
+        packed = [tensor for node in _nodes(outs) for tensor in _saved_by(node)]
+    hidden = [found.tensor for node in _nodes(outs) for found in kept_on(node)]
     known = {_memory(x) for x in [*arguments, *outs] if isinstance(x, Tensor)}
-    found = {_memory(x): x.untyped_storage().nbytes() for x in [*packed, *hidden]}
-    return sum(size for memory, size in found.items() if memory not in known)
+    saved = {_memory(x): x.untyped_storage().nbytes() for x in packed if _memory(x) not in known}
+    beside = {_memory(x): x.untyped_storage().nbytes() for x in hidden if _memory(x) not in known | set(saved)}
+    return Kept(sum(saved.values()), sum(beside.values()))
+
+
+def kept_bytes(call: Callable[[], Any], arguments: Iterable[Any]) -> int:
+    """Return how many bytes the graph of a call keeps, by either way."""
+    return kept(call, arguments).total
 
 
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def _saved_by(node: Any) -> Iterator[Tensor]:
+    """Give what a node saved: a Function by ``save_for_backward``, an operator of PyTorch by a name for each."""
+    found = [*getattr(node, "saved_tensors", ()), *(getattr(node, n) for n in dir(node) if n.startswith("_saved_"))]
+    for value in found:
+        yield from (x for x in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(x, Tensor))
 
 
 def _nodes(outs: Sequence[Tensor]) -> Iterator[Any]:
