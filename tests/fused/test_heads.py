@@ -72,6 +72,28 @@ def test_where_no_row_counts_the_mean_is_nan_and_the_gradient_zero() -> None:
     assert total.item() == 0.0
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_rows_that_do_not_count_are_not_multiplied(reduction: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither ignored ones in the forward, nor those whose incoming gradient is zero in the backward."""
+    x, w, target = layer()
+    target[:3] = IGNORED
+    seen = []
+    original = heads._swept
+
+    def watched(x: Tensor, *rest: Any) -> Any:
+        seen.append(x.shape[0])
+        return original(x, *rest)
+
+    monkeypatch.setattr(heads, "_swept", watched)
+    losses = gw.fused.linear_cross_entropy(x, w, target, reduction=reduction)
+    loss = losses if reduction == "mean" else losses[:4].sum()
+    want = eager(x, w, target) if reduction == "mean" else eager(x[:4], w, target[:4], reduction="sum")
+    torch.testing.assert_close(loss, want)
+    for got, true in zip(gradients(loss, x, w), gradients(want, x, w)):
+        torch.testing.assert_close(got, true)
+    assert seen == ([3] if reduction == "mean" else [3, 1])
+
+
 def test_an_incoming_gradient_for_each_row_is_honoured() -> None:
     x, w, target = layer()
     g = torch.tensor([1.0, 0.0, -2.0, 0.5, 3.0, 1e-3], dtype=torch.float64)

@@ -110,7 +110,7 @@ def _kept(
     **_: Any,
 ) -> int:
     rows = max(x.numel() // max(x.shape[-1], 1), 1)
-    numbers = 6 * rows + 8  # how much each row counts, and its target once more
+    numbers = x.numel() + 6 * rows + 8  # of the rows that count: input, weight, target
     if reduction != "none" and not again:
         learned = [t for t in (x, linear_weight, linear_bias) if t is not None and t.requires_grad]
         numbers += sum(t.numel() for t in learned)
@@ -171,7 +171,8 @@ def linear_cross_entropy(
         linear_bias: of shape (classes), or None.
         weight: one number for each class, which has no gradient.
         reduction: ``mean`` divides by the weights of the targets, or by the rows where they are probabilities.
-        ignore_index: an index that does not count. Where no row counts, the mean is nan as in PyTorch, its gradient 0.
+        ignore_index: an index that does not count, and costs nothing. Where no row counts, the mean is nan as in
+            PyTorch, and its gradient 0.
         label_smoothing: how much of the target is spread over all classes, from 0 to 1.
         token_weight: a number for each row, of shape (...), that multiplies its loss; ``mean`` does not divide by them.
         z_loss: adds so many times the squared logarithm of the sum of exponentials of each row that counts.

@@ -101,7 +101,7 @@ def _kept(
     again: bool = False,
     **__: Any,
 ) -> int:
-    numbers = 6 * max(x.numel() // max(x.shape[-1], 1), 1) + 8
+    numbers = x.numel() + 6 * max(x.numel() // max(x.shape[-1], 1), 1) + 8  # of the rows that count: input, weight
     if reduction != "none" and not again:
         numbers += sum(t.numel() for t in (x, linear_weight, linear_bias) if t is not None and t.requires_grad)
     return 8 * numbers

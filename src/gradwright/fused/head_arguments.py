@@ -145,7 +145,9 @@ def reduced(
     tokens = None if token_weight is None else token_weight.reshape(-1).to(widened(head.x[:0]).dtype)
     dtype = dtype or head.x.dtype
     if reduction == "none":
-        losses = each(head.x, head.weight, head.bias, rows, by_row, shared, bend=bend, block=block)[:, 0]
+        counting = kept > 0
+        losses = each(head.x, head.weight, head.bias, rows, by_row, shared, bend=bend, kept=counting, block=block)
+        losses = torch.where(counting, losses[:, 0], 0.0)
         return (losses if tokens is None else losses * tokens).reshape(head.leading).to(dtype)
     scale = kept if tokens is None else torch.where(kept > 0, tokens, 0.0)
     total = counts.sum()

@@ -76,7 +76,7 @@ def summed(
     block: int | None = None,
     again: bool = False,
 ) -> Tensor:
-    """Return the sum of the numbers of all rows, each times one of ``scale``.
+    """Return the sum of the numbers of all rows, each times one of ``scale``; rows of zeros in that are left out.
 
     Arguments:
         x: (rows, features).
@@ -90,8 +90,13 @@ def summed(
         block: rows of a block; None finds them.
         again: compute the logits again in the backward, instead of forming the gradients in the forward.
     """
+    eager = by_hand(x, weight, bias, scale, *by_row, *shared)
+    places = _counting(scale != 0) if eager and not scale.requires_grad else None
+    if places is not None:
+        x, scale, *left = (tensor.index_select(0, places) for tensor in (x, scale, *by_row))
+        by_row = tuple(left)
     plan = _plan(x, weight, bias, rows, bend, block)
-    if not by_hand(x, weight, bias, scale, *by_row, *shared):
+    if not eager:
         return (_each_plainly(x, weight, bias, plan, by_row, shared) * scale).sum()
     forms = any(plan.needs) and torch.is_grad_enabled() and not again
     if x.dtype in HALF:  # a gradient of 1e-4 of a probability of 1e-4 is no number of float16
@@ -110,13 +115,30 @@ def each(
     shared: tuple[Tensor, ...],
     *,
     bend: Bend,
+    kept: Tensor | None = None,
     block: int | None = None,
 ) -> Tensor:
-    """Return the numbers of each row, (rows, outputs), at least float32; the arguments are those of :func:`summed`."""
+    """Return the numbers of each row, (rows, outputs), at least float32; the arguments are those of :func:`summed`.
+
+    ``kept`` says which rows count (bool), or None for all; for others ``rows`` returns zeros, without computing them.
+    """
+    eager = by_hand(x, weight, bias, *by_row, *shared)
+    places = _counting(kept.unsqueeze(1)) if eager and kept is not None else None
+    if places is not None:
+        count = x.shape[0]
+        x, *left = (tensor.index_select(0, places) for tensor in (x, *by_row))
+        by_row = tuple(left)
     plan = _plan(x, weight, bias, rows, bend, block)
-    if not by_hand(x, weight, bias, *by_row, *shared):
+    if not eager:
         return _each_plainly(x, weight, bias, plan, by_row, shared)
-    return _each(x, weight, bias, plan, by_row, shared)
+    found = _each(x, weight, bias, plan, by_row, shared)
+    return found if places is None else found.new_zeros(count, rows.outputs).index_copy(0, places, found)
+
+
+def _counting(marked: Tensor) -> Tensor | None:
+    """Return the places of the rows in which something is marked; None where that are all."""
+    places = marked.any(1).nonzero().squeeze(1)
+    return None if len(places) == len(marked) else places
 
 
 def _plan(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Rows, bend: Bend, block: int | None) -> Plan:
@@ -209,7 +231,13 @@ def _each_vjp(
 ) -> dict[str, Tensor | None]:
     if torch.is_grad_enabled() or not by_hand(g, x, weight, bias):
         return _pulled_plainly(g, x, weight, bias, plan, by_row, shared, needs)
-    _, grads = _swept(x, weight, bias, plan, g, _wanted(needs), by_row, shared)
+    places = _counting(g != 0)
+    if places is None:
+        _, grads = _swept(x, weight, bias, plan, g, _wanted(needs), by_row, shared)
+    else:  # padding and prompts, whose results went into no loss
+        inputs, cotangent, *left = (tensor.index_select(0, places) for tensor in (x, g, *by_row))
+        _, grads = _swept(inputs, weight, bias, plan, cotangent, _wanted(needs), left, shared)
+        grads = (None if grads[0] is None else torch.zeros_like(x).index_copy_(0, places, grads[0]), *grads[1:])
     return {name: None if grad is None else grad.to(x.dtype) for name, grad in zip(("x", "weight", "bias"), grads)}
 
 
