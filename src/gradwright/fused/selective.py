@@ -134,7 +134,8 @@ def selective_log_softmax(
     """Return the log-probabilities of chosen classes: ``log_softmax(logits / temperature, -1).gather(-1, index)``.
 
     For the backward only ``logits`` and ``index`` are kept, and the gradient is the only tensor of the size of the
-    logits that is made. Rows whose cotangents are 0, as those of prompts and padding, cost next to nothing.
+    logits that is made. Rows whose cotangents are 0, as those of prompts and padding, cost next to nothing in the
+    backward.
 
     To predict the next token, shift the index and not the logits: the gradient of ``logits[:, :-1]`` is one more
     tensor of their size. ``torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=-100)`` is such an index.
