@@ -156,7 +156,10 @@ def test_what_is_frozen_gets_no_gradient_and_no_memory(frozen: str, blocks: None
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (2, 0, 8), (3, 0)])
-def test_empty_tensors(shape: tuple[int, ...], blocks: None) -> None:
+@pytest.mark.parametrize("in_blocks", [True, False])
+def test_empty_tensors(shape: tuple[int, ...], in_blocks: bool, request: pytest.FixtureRequest) -> None:
+    if in_blocks:
+        request.getfixturevalue("blocks")
     x, weight = torch.zeros(shape, requires_grad=True), torch.ones(shape[-1], requires_grad=True)
     out = gw.fused.rms_norm(x, shape[-1], weight)
     assert out.shape == shape
