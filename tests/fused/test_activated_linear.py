@@ -79,6 +79,16 @@ def test_blocks_are_the_whole(name: str, dtype: torch.dtype, rows: int) -> None:
 
 
 @EACH
+@pytest.mark.parametrize(("rows", "inner", "outer"), [(0, 4, 3), (5, 0, 3), (5, 4, 0), (0, 0, 0)])
+def test_sizes_of_zero(name: str, rows: int, inner: int, outer: int) -> None:
+    given = [torch.ones(shape, requires_grad=True) for shape in ((2, rows, inner), (outer, inner), (outer,))]
+    out, true = PAIRS[name][0](*given), eager(name)(*given)
+    assert torch.equal(out, true)
+    for got, want in zip(*(torch.autograd.grad(y.sum(), given) for y in (out, true))):
+        assert torch.equal(got, want)
+
+
+@EACH
 def test_derivatives_compose(name: str) -> None:
     given = arguments(3, 4, 2, torch.float64)
     function = PAIRS[name][0]

@@ -12,6 +12,7 @@ whose gradient is read from its output (``gw.fused.elu``) needs none of it: the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -198,7 +199,7 @@ def _activated_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     if not by_hand(x, weight, bias):
         return functional.linear(_activated(x, activation).to(dtype), weight, bias)
-    flat = x.reshape(-1, x.shape[-1])
+    flat = _as_rows(x)
     out = flat.new_empty(flat.shape[0], weight.shape[0], dtype=dtype)
     for rows, block in _activated_blocks(flat, activation, MATRIX_ROWS):
         if bias is None:
@@ -212,7 +213,7 @@ def _activated_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation
 def _activated_linear_vjp(
     g: Tensor, x: Tensor, weight: Tensor, activation: str, needs: Mapping[str, bool]
 ) -> dict[str, Tensor | None]:
-    flat, cotangent = x.reshape(-1, x.shape[-1]), g.reshape(-1, weight.shape[0])
+    flat, cotangent = _as_rows(x), _as_rows(g)
     own = by_hand(g, x, weight) and not torch.is_grad_enabled()  # with a graph, the formula is differentiated again
     weigh, pull = (_weight_gradient_in_blocks, _pulled_in_place) if own else (_weight_gradient, _pulled)
     cotangent = cotangent.contiguous() if own else cotangent
@@ -224,6 +225,10 @@ def _activated_linear_vjp(
     if needs["bias"]:
         found["bias"] = cotangent.sum(0)
     return found
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _weight_gradient(g: Tensor, x: Tensor, activation: str) -> Tensor:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gradwright.authoring.catalogue import Example, grid, joined
+from gradwright.authoring.catalogue import Example, grid
 from gradwright.authoring.cheaper import Goal, cheaper
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF, Point, relative
@@ -43,7 +43,7 @@ SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def _examples(*calls: dict[str, Any], tail: float) -> Callable[[torch.dtype], Sequence[Example]]:
-    """Return points of both signs, not contiguous ones, both tails and zero, for each set of constants."""
+    """Return points of both signs, not contiguous ones, and both tails, for each set of constants."""
 
     def examples(dtype: torch.dtype) -> Sequence[Example]:
         middle = grid(-3.0, 3.0, 12, dtype)
@@ -52,7 +52,7 @@ def _examples(*calls: dict[str, Any], tail: float) -> Callable[[torch.dtype], Se
             point
             for kwargs in calls
             for point in (
-                Point((joined([middle, torch.zeros(1, dtype=dtype)]),), kwargs, note="ordinary"),
+                Point((middle,), kwargs, note="ordinary"),
                 Point((middle.reshape(3, 4).t(),), kwargs, note="not contiguous"),
                 Point((ends,), kwargs, note="tails", extreme=True),
             )
@@ -74,6 +74,7 @@ def _examples(*calls: dict[str, Any], tail: float) -> Callable[[torch.dtype], Se
     bars=relative(1e-12, 1e-6, *HALF),
     examples=_examples({"threshold": 40.0}, {"beta": 2.0}, {"beta": -0.5, "threshold": 40.0}, {"threshold": 1}, tail=9),
     ordinary=lambda: (torch.randn(2048, 2048),),
+    slower="expm1 alone takes twice as long as PyTorch's kernel; between the two products of a block that is nothing",
     paper="pytorch#63644; sigmoid(x) = -expm1(-softplus(x))",
 )
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
