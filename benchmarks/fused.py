@@ -87,7 +87,7 @@ def main() -> int:
             results.append(measured(scenario, machine, options.quick))
             del scenario  # and its arguments, before there are others
             print(f"{results[-1].scenario.title}: measured in {time.perf_counter() - start:.0f} s", flush=True)
-            rows += figures(results[-1])
+            rows += figures(results[-1], judging=not options.quick)
         written[f"fused {name}"] = table(results, judging=not options.quick)
         print(f"\n{written[f'fused {name}']}\n", flush=True)
     if "head" in tables:
@@ -172,8 +172,8 @@ def words(target: Target, ratio: float) -> str:
     return f"{target.quantity} {ratio:.2g} of {target.against}, at most {target.most:.2g}: {met}"
 
 
-def figures(result: Result) -> list[Row]:
-    """Return what was measured of a scenario as rows, and its targets with what came of them."""
+def figures(result: Result, judging: bool) -> list[Row]:
+    """Return what was measured of a scenario as rows, and its targets with what came of them if they are judged."""
     rows: list[Row] = []
     none: Row = {"against": None, "ratio": None, "goal": None, "met": None}
     title = result.scenario.title
@@ -186,7 +186,7 @@ def figures(result: Result) -> list[Row]:
             rows.append({"name": f"{title}: {name}, {what}", "value": round(size / MIB, 3), "unit": "MiB", **none})
         if f.error is not None:
             rows.append({"name": f"{title}: {name}, gradient error", "value": f.error, "unit": "", **none})
-    for target, ratio in result.judged():
+    for target, ratio in result.judged() if judging else []:
         value, unit = result.figures[target.name].of(target.quantity), "ms" if target.quantity == "time" else "MiB"
         rows.append(
             {
@@ -199,7 +199,7 @@ def figures(result: Result) -> list[Row]:
                 "met": ratio <= target.most,
             }
         )
-    return rows
+    return [{**row, "name": row["name"].replace("`", "")} for row in rows]
 
 
 def residents(scenario: Scenario, options: argparse.Namespace) -> str:
