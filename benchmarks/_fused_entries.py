@@ -19,14 +19,15 @@ def entries_by_name() -> dict[str, CheaperEntry]:
 
 def scenario_of(entry: CheaperEntry, quick: bool) -> Scenario:
     """Return the ordinary call of an entry and its goals; the first example in float32 where it is to be small."""
-    assert entry.replaces is not None
-    assert entry.ordinary is not None
+    replaced, ordinary = entry.replaces, entry.ordinary
+    assert replaced is not None
+    assert ordinary is not None
     torch.manual_seed(0)
     if quick:
         example = entry.examples(torch.float32)[0]
         args, options = differentiated(example.args), dict(example.kwargs)
     else:
-        args, options = differentiated(entry.ordinary()), {}
+        args, options = differentiated(ordinary()), {}
     theirs, ours = "what it replaces", f"`gw.{entry.name}`"
     goals: dict[Quantity, float | None] = {
         "time": entry.goal.time,
@@ -38,7 +39,7 @@ def scenario_of(entry: CheaperEntry, quick: bool) -> Scenario:
         f"`{entry.name.rpartition('.')[2]}`, {shapes}",
         args,
         [
-            Candidate(theirs, lambda *args: entry.replaces(*args, **options)),  # type: ignore[misc]
+            Candidate(theirs, lambda *args: replaced(*args, **options)),
             Candidate(ours, lambda *args: entry.function(*args, **options)),
         ],
         [Target(ours, theirs, quantity, most) for quantity, most in goals.items() if most is not None],

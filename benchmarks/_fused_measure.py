@@ -97,6 +97,7 @@ class Result:
     """What was measured of a scenario."""
 
     scenario: Scenario
+    """Without its arguments, which are large."""
     figures: Mapping[str, Figures]
     pairs: Mapping[tuple[str, str], float]
     """Ratios of times in the same round, for the targets."""
@@ -157,7 +158,7 @@ def measured(scenario: Scenario, machine: Machine, quick: bool) -> Result:
         for t in scenario.targets
         if t.name in turns and t.against in turns
     }
-    return Result(scenario, figures, pairs)
+    return Result(replace(scenario, args=()), figures, pairs)
 
 
 def footprint(step: Step) -> tuple[int, int, int]:

@@ -9,7 +9,8 @@ which has to be touched for the first time, and that counts; ``--keep-memory`` t
 
     python benchmarks/fused.py                   # everything, with other libraries (installed into build/)
     python benchmarks/fused.py --quick           # that it runs: small, without them and without compiling
-    python benchmarks/fused.py head rms-norm     # these scenarios and entries
+    python benchmarks/fused.py rms-norm softplus # these scenarios and entries
+    python benchmarks/fused.py norms entries     # these tables
     python benchmarks/fused.py --compiled        # also with what can be compiled, compiled
     python benchmarks/fused.py --keep-memory     # with an allocator that keeps memory
     python benchmarks/fused.py --threads 1       # with so many threads
@@ -56,7 +57,7 @@ Make = Callable[[bool], Scenario]
 def main() -> int:
     """Measure, and print or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("names", nargs="*", help="scenarios and entries, for example head; default: all")
+    parser.add_argument("names", nargs="*", help="tables, scenarios, entries, for example norms; default: all")
     parser.add_argument("--quick", action="store_true", help="small sizes, one round, nothing compiled or installed")
     parser.add_argument("--compiled", action="store_true", help="also what can be compiled, compiled: an hour for all")
     parser.add_argument("--keep-memory", action="store_true", help="with an allocator that keeps memory (glibc)")
@@ -67,7 +68,10 @@ def main() -> int:
     if options.keep_memory:
         keep_memory()
     torch.set_num_threads(options.threads)
-    tables = chosen(parser, options.names)
+    known = everything()
+    tables = chosen(parser, options.names, known)
+    if options.write and (options.quick or any(len(tables[name]) < len(known[name]) for name in tables)):
+        parser.error("--write puts whole tables of the full form into the page: leave out --quick, and name tables")
     if not options.quick:
         _fused_anchors.install()
     settle()
@@ -81,8 +85,9 @@ def main() -> int:
             scenario = prepared(make, quick=options.quick, compiling=options.compiled)
             start = time.perf_counter()
             results.append(measured(scenario, machine, options.quick))
-            print(f"{scenario.title}: measured in {time.perf_counter() - start:.0f} s", flush=True)
-            rows += figures(results[-1])
+            del scenario  # and its arguments, before there are others
+            print(f"{results[-1].scenario.title}: measured in {time.perf_counter() - start:.0f} s", flush=True)
+            rows += figures(results[-1], judging=not options.quick)
         written[f"fused {name}"] = table(results, judging=not options.quick)
         print(f"\n{written[f'fused {name}']}\n", flush=True)
     if "head" in tables:
@@ -103,17 +108,26 @@ def settle() -> None:
     gc.freeze()
 
 
-def chosen(parser: argparse.ArgumentParser, names: Sequence[str]) -> dict[str, dict[str, Make]]:
-    """Return what makes the scenarios of these names, or all, by table and by name."""
+def everything() -> dict[str, dict[str, Make]]:
+    """Return what makes every scenario, by table and by name."""
     entries: dict[str, Make] = {name: functools.partial(scenario_of, e) for name, e in entries_by_name().items()}
-    known = {**HEADS, **LAYERS, **NOT, "entries": entries}
-    unknown = set(names) - {name for makes in known.values() for name in makes}
+    return {**HEADS, **LAYERS, **NOT, "entries": entries}
+
+
+def chosen(
+    parser: argparse.ArgumentParser, names: Sequence[str], known: dict[str, dict[str, Make]]
+) -> dict[str, dict[str, Make]]:
+    """Return what makes the scenarios of these names, or of tables of these names, or all."""
+    unknown = set(names) - known.keys() - {name for makes in known.values() for name in makes}
     if unknown:
         parser.error(f"there is nothing to measure that is called {', '.join(sorted(unknown))}")
+    if not names:
+        return known
     tables = {
-        t: {name: make for name, make in makes.items() if not names or name in names} for t, makes in known.items()
+        table: makes if table in names else {name: make for name, make in makes.items() if name in names}
+        for table, makes in known.items()
     }
-    return {t: makes for t, makes in tables.items() if makes}
+    return {table: makes for table, makes in tables.items() if makes}
 
 
 def prepared(make: Make, *, quick: bool, compiling: bool = False) -> Scenario:
@@ -158,21 +172,21 @@ def words(target: Target, ratio: float) -> str:
     return f"{target.quantity} {ratio:.2g} of {target.against}, at most {target.most:.2g}: {met}"
 
 
-def figures(result: Result) -> list[Row]:
-    """Return what was measured of a scenario as rows, and its targets with what came of them."""
+def figures(result: Result, judging: bool) -> list[Row]:
+    """Return what was measured of a scenario as rows, and its targets with what came of them if they are judged."""
     rows: list[Row] = []
     none: Row = {"against": None, "ratio": None, "goal": None, "met": None}
     title = result.scenario.title
     plain = result.scenario.candidates[0].name
     for name, f in result.figures.items():
-        time: Row = {"name": f"{title}: {name}", "value": round(f.seconds * 1e3, 3), "unit": "ms"}
-        rows.append({**time, **none, "against": plain, "ratio": round(f.wall, 3), "cpu_ratio": round(f.cpu, 3)})
+        timed: Row = {"name": f"{title}: {name}", "value": round(f.seconds * 1e3, 3), "unit": "ms"}
+        rows.append({**timed, **none, "against": plain, "ratio": round(f.wall, 3), "cpu_ratio": round(f.cpu, 3)})
         rows.append({"name": f"{title}: {name}, times the bound", "value": round(f.bound, 2), "unit": "", **none})
         for what, size in (("saved", f.saved), ("hidden", f.hidden), ("peak", f.peak)):
             rows.append({"name": f"{title}: {name}, {what}", "value": round(size / MIB, 3), "unit": "MiB", **none})
         if f.error is not None:
             rows.append({"name": f"{title}: {name}, gradient error", "value": f.error, "unit": "", **none})
-    for target, ratio in result.judged():
+    for target, ratio in result.judged() if judging else []:
         value, unit = result.figures[target.name].of(target.quantity), "ms" if target.quantity == "time" else "MiB"
         rows.append(
             {
@@ -185,7 +199,7 @@ def figures(result: Result) -> list[Row]:
                 "met": ratio <= target.most,
             }
         )
-    return rows
+    return [{**row, "name": row["name"].replace("`", "")} for row in rows]
 
 
 def residents(scenario: Scenario, options: argparse.Namespace) -> str:

@@ -121,11 +121,15 @@ def test_the_same_memory_counts_once() -> None:
 
 
 def test_a_small_view_keeps_all_of_its_memory() -> None:
-    def first(ctx: Any, x: Tensor) -> None:
+    def saved(ctx: Any, x: Tensor) -> None:
         ctx.save_for_backward((x * 2)[:1])
 
+    def hidden(ctx: Any, x: Tensor) -> None:
+        ctx.first = (x * 2)[:1]
+
     x = leaf()
-    assert kept_bytes(lambda: _Keeping.apply(x, first), [x]) == BYTES
+    assert kept_bytes(lambda: _Keeping.apply(x, saved), [x]) == BYTES
+    assert kept_bytes(lambda: _Keeping.apply(x, hidden), [x]) == BYTES
 
 
 def test_arguments_and_the_output_do_not_count() -> None:
