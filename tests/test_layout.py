@@ -243,7 +243,8 @@ def test_a_contract_module_is_complete(module: str) -> None:
 CATALOGUE = [
     m
     for m in MODULES
-    if part_of(m) in ("ste", "stable", "fused") and re.search(r"(?m)^@(catalogued|cheaper|exact)\(", MODULES[m].read_text())
+    if part_of(m) in ("ste", "stable", "fused")
+    and re.search(r"(?m)^@(catalogued|cheaper|exact)\(", MODULES[m].read_text())
 ]
 
 
