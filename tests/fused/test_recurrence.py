@@ -66,13 +66,13 @@ def test_any_layout_is_a_loop(shape: tuple[int, ...], dim: int, reverse: bool) -
 @pytest.mark.parametrize("reverse", [False, True])
 def test_derivatives_of_two_orders(dtype: torch.dtype, reverse: bool) -> None:
     torch.manual_seed(0)
-    tensors = (leaf(5, 2, dtype=dtype), leaf(5, 2, dtype=dtype), leaf(2, dtype=dtype))
+    tensors = (leaf(3, 2, dtype=dtype), leaf(3, 2, dtype=dtype), leaf(2, dtype=dtype))
 
     def run(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
         return gw.fused.linear_recurrence(a, b, initial, dim=0, reverse=reverse)
 
     assert torch.autograd.gradcheck(run, tensors, check_forward_ad=True, check_batched_grad=True)
-    assert torch.autograd.gradgradcheck(run, tensors, check_fwd_over_rev=True)
+    assert torch.autograd.gradgradcheck(run, tensors, check_fwd_over_rev=not dtype.is_complex)
 
 
 def test_a_third_derivative() -> None:
