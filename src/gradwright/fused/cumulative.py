@@ -314,7 +314,7 @@ def _shares(x: Tensor, out: Tensor, reverse: bool, sign: int) -> Tensor:
     gradient={"x": "p[k] s[k], s[k] = g[k] + (1 - p[k + 1]) s[k + 1], p[k] = sigmoid(x[k] - out[k - 1])"},
     replaces=_replaced(torch.logcumsumexp, -torch.inf),
     kept=_own_output,
-    goal=Goal(time=0.35, kept=1.0),
+    goal=Goal(time=0.2, kept=1.0),
     domain="every number; -inf as long as all are; inf from the first one that is, and the latest has the gradient",
     bars=BARS,
     measure="tensor",
