@@ -21,6 +21,10 @@ from gradwright.fused.activation_modules import ReLU6 as ReLU6
 from gradwright.fused.activation_modules import SiLULinear as SiLULinear
 from gradwright.fused.activation_modules import Softplus as Softplus
 from gradwright.fused.crossentropy import linear_cross_entropy as linear_cross_entropy
+from gradwright.fused.cumulative import cumprod as cumprod
+from gradwright.fused.cumulative import cumsum as cumsum
+from gradwright.fused.cumulative import logcumsumexp as logcumsumexp
+from gradwright.fused.cumulative import running_max as running_max
 from gradwright.fused.distillation import linear_distillation as linear_distillation
 from gradwright.fused.entmax import entmax as entmax
 from gradwright.fused.entmax import entmax15 as entmax15
@@ -38,6 +42,7 @@ from gradwright.fused.outputs import celu as celu
 from gradwright.fused.outputs import elu as elu
 from gradwright.fused.outputs import selu as selu
 from gradwright.fused.outputs import softplus as softplus
+from gradwright.fused.recurrence import linear_recurrence as linear_recurrence
 from gradwright.fused.selective import TopK as TopK
 from gradwright.fused.selective import entropy_from_logits as entropy_from_logits
 from gradwright.fused.selective import selective_log_softmax as selective_log_softmax
