@@ -172,8 +172,10 @@ def entmax(x: Tensor, alpha: float | Tensor, dim: int = -1) -> Tensor:
         >>> import torch, gradwright as gw
         >>> x, alpha = torch.tensor([1.0, 0.5, -1.0]), torch.tensor(1.25, requires_grad=True)
         >>> out = gw.fused.entmax(x, alpha)
-        >>> out.tolist()
+        >>> out.detach()
+        tensor([0.6315, 0.3451, 0.0235])
         >>> torch.autograd.grad(out[0], alpha)
+        (tensor(0.2300),)
     """
     if not isinstance(alpha, Tensor):
         require_number("entmax", alpha=alpha)
@@ -190,7 +192,7 @@ def _checked(name: str, x: Tensor, alpha: float, dim: int) -> Tensor:
     require_dim(name, dim)
     if alpha == 1:
         return softmax(x, dim)
-    return _entmax(x, alpha, dim)
+    return shares_of(x, alpha, dim)
 
 
 def _one_for_each_row(alpha: Tensor, x: Tensor, dim: int) -> Tensor:
@@ -209,15 +211,15 @@ def _one_for_each_row(alpha: Tensor, x: Tensor, dim: int) -> Tensor:
 
 
 @custom_gradient
-def _entmax(x: Tensor, alpha: float, dim: int) -> Tensor:
+def shares_of(x: Tensor, alpha: float, dim: int) -> Tensor:
     """Return the alpha-entmax for a number, which has no gradient."""
     if not x.numel():
         return x.clone()
     return over_rows(lambda rows: shares(rows, alpha), dim, x)
 
 
-@_entmax.vjp
-def _entmax_vjp(g: Tensor, out: Tensor, alpha: float, dim: int) -> dict[str, Tensor]:
+@shares_of.vjp
+def _shares_of_vjp(g: Tensor, out: Tensor, alpha: float, dim: int) -> dict[str, Tensor]:
     if not out.numel():
         return {"x": g * 0}
     return {"x": over_rows(lambda g, p: slope(g, p, alpha), dim, g, out)}
