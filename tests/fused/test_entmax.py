@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import gradwright as gw
 from gradwright.errors import ArgumentError, OptionError
@@ -249,6 +250,15 @@ def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simplex_rows, "block_rows", lambda *_: 5)
     for small, large in zip(run(), whole):
         torch.testing.assert_close(small, large, rtol=0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5, torch.tensor(1.5)])
+def test_recorded_rows_are_the_same(alpha: float | Tensor) -> None:
+    """Nothing that was seen of the numbers at hand is in what is recorded."""
+    recorded = make_fx(lambda x: gw.fused.entmax(x, alpha))(torch.zeros(3, 7))
+    x = torch.randn(3, 7) * 3
+    x[0, :3] = INF
+    torch.testing.assert_close(recorded(x), gw.fused.entmax(x, alpha), rtol=0.0, atol=1e-6)
 
 
 def test_errors() -> None:

@@ -21,9 +21,8 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF, Point, relative
 from gradwright.errors import ArgumentError, OptionError
 from gradwright.fused.entmax_composites import entmax15_by_sorting, entmax_by_halving, sparsemax_by_sorting
-from gradwright.fused.simplex_rows import alpha_slope, over_rows, shares, slope
+from gradwright.fused.simplex_rows import alpha_slope, may_look, over_rows, shares, slope
 from gradwright.stable.arguments import require_dim, require_floating, require_number
-from gradwright.stable.seen import visible
 from gradwright.stable.softmaxes import softmax
 
 INF = math.inf
@@ -205,7 +204,7 @@ def _one_for_each_row(alpha: Tensor, x: Tensor, dim: int) -> Tensor:
             f"entmax: alpha has the shape {tuple(alpha.shape)}; expected one that broadcasts to {tuple(shape)}, one "
             "number for each row of x; insert dimensions of size 1."
         )
-    if alpha.numel() and visible(alpha) and not 1 <= (least := alpha.detach().amin().item()) < INF:
+    if alpha.numel() and may_look(alpha) and not 1 <= (least := alpha.detach().amin().item()) < INF:
         raise OptionError(f"entmax: alpha is {least:g} at least; expected numbers from 1 on; clamp them.")
     return alpha.expand(shape)
 
