@@ -29,6 +29,11 @@ from gradwright.fused.distillation import linear_distillation as linear_distilla
 from gradwright.fused.entmax import entmax as entmax
 from gradwright.fused.entmax import entmax15 as entmax15
 from gradwright.fused.entmax import sparsemax as sparsemax
+from gradwright.fused.entmax_losses import entmax15_loss as entmax15_loss
+from gradwright.fused.entmax_losses import sparsemax_loss as sparsemax_loss
+from gradwright.fused.entmax_modules import Entmax as Entmax
+from gradwright.fused.entmax_modules import Entmax15 as Entmax15
+from gradwright.fused.entmax_modules import Sparsemax as Sparsemax
 from gradwright.fused.head_modules import LinearCrossEntropyLoss as LinearCrossEntropyLoss
 from gradwright.fused.kinked import hardtanh as hardtanh
 from gradwright.fused.kinked import leaky_relu as leaky_relu

@@ -1,8 +1,8 @@
 """The alpha-entmax of rows: the one number that decides each, found by Newton's method without sorting.
 
 ``out = [(alpha - 1) x - tau]_+ ^ (1 / (alpha - 1))``, where the threshold ``tau`` makes the row sum to 1 (Peters,
-Niculae and Martins 2019). Here the unknown is not ``tau`` but the largest share ``m`` of the row. With ``a = alpha - 1``
-and ``d = x - max(x)``,
+Niculae and Martins 2019). Here the unknown is not ``tau`` but the largest share ``m`` of the row. With
+``a = alpha - 1`` and ``d = x - max(x)``,
 
     ``out / m = rho = (1 + a d m^-a)_+ ^ (1 / a)``    and    ``d sum(out) / dm = sum(rho^(1 - a))``,
 
@@ -22,6 +22,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gradwright import torch_compat
 from gradwright.fused.route import block_rows, by_hand
 from gradwright.stable.arguments import widened
 from gradwright.stable.seen import visible
@@ -34,27 +35,36 @@ LONG = 2048
 def over_rows(formula: Callable[..., Tensor], dim: int, *tensors: Tensor) -> Tensor:
     """Return what a formula makes of the rows of tensors, which are along ``dim``, in the dtype of the first one.
 
-    The formula sees rows along the last dimension, in at least float32: in blocks that stay in the cache, or all at
-    once where a derivative may be asked for.
+    The formula sees rows along the last dimension, in at least float32 (integers as they are): in blocks that stay in
+    the cache, or all at once where a derivative may be asked for.
     """
     first, *_ = tensors
     if not first.dim():
         return over_rows(formula, 0, *(each.reshape(1) for each in tensors)).reshape(())
     turned = [each.movedim(dim, -1) for each in tensors]
     dtype = widened(first[:0]).dtype
+
+    def wide(x: Tensor) -> Tensor:
+        return x.to(dtype) if x.is_floating_point() else x
+
     if torch.is_grad_enabled() or not by_hand(*tensors):
-        return formula(*(each.to(dtype) for each in turned)).to(first.dtype).movedim(-1, dim)
+        return formula(*map(wide, turned)).to(first.dtype).movedim(-1, dim)
     rows = [each.reshape(-1, each.shape[-1]) for each in turned]
     count = len(rows[0])
     step = block_rows(count, 2 * first.shape[dim], dtype.itemsize, first.device)
     out: Tensor | None = None
     for start in range(0, count, step):
-        found = formula(*(each[start : start + step].to(dtype) for each in rows))
+        found = formula(*(wide(each[start : start + step]) for each in rows))
         if out is None:
             out = torch.empty(count, found.shape[-1], dtype=first.dtype, device=first.device)
         out[start : start + step] = found
     assert out is not None, "empty tensors do not come here"
     return out.reshape(*turned[0].shape[:-1], -1).movedim(-1, dim)
+
+
+def may_look(x: Tensor) -> bool:
+    """Tell whether values may be looked at; while they are recorded they may not."""
+    return visible(x) and not torch_compat.is_recording()
 
 
 def shares(x: Tensor, alpha: float | Tensor) -> Tensor:
@@ -66,7 +76,7 @@ def shares(x: Tensor, alpha: float | Tensor) -> Tensor:
     """
     top = x.amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).min)
     d = x - top
-    if not visible(top) or bool((top == math.inf).any()):
+    if not may_look(top) or bool((top == math.inf).any()):
         d = torch.where(x == top, 0.0, d)
     part = d[..., : d.shape[-1] // GROUPS * GROUPS]
     start = torch.ones_like(top)
@@ -92,7 +102,7 @@ def _largest_share(d: Tensor, alpha: float | Tensor, m: Tensor) -> Tensor:
     bits = -math.log2(info.eps)
     convex = _is(alpha, 2.0) or _is_below_2(alpha)
     low, high = torch.full_like(m, 1 / d.shape[-1]), m
-    looked = visible(d)
+    looked = may_look(d)
     for _ in range(math.ceil(size + bits / 2 if convex else size + bits) + 1):
         total, slope = _total_and_slope(d, m, alpha)
         following = torch.minimum(m, m - (total - 1) / slope)
@@ -141,11 +151,11 @@ def _log_ratio(d: Tensor, m: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def slope(g: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
-    """Return ``s (g - sum(s g) / sum(s))`` with ``s = p^(2 - alpha)`` where ``p > 0``, else 0.
+    """Return ``s (g - sum(s g) / sum(s))`` with ``s = p^(2 - alpha)`` where ``p`` is not 0.
 
     It is the derivative of the alpha-entmax ``p``, a symmetric map of ``g``.
     """
-    inside = p > 0
+    inside = p != 0
     s = _weights(p, inside, alpha)
     g = torch.where(inside, g, 0.0)
     total = s.sum(-1, keepdim=True)
@@ -155,7 +165,7 @@ def slope(g: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
 
 def _weights(p: Tensor, inside: Tensor, alpha: float | Tensor) -> Tensor:
     if _is(alpha, 2.0):
-        return inside.to(p.dtype)
+        return p.sign()  # and not a boolean one, so that a second derivative of zero is there
     safe = torch.where(inside, p, 1.0)  # a power of 0 would have an infinite derivative
     return torch.where(inside, safe.sqrt() if _is(alpha, 1.5) else safe ** (2 - alpha), 0.0)
 
@@ -166,7 +176,7 @@ def alpha_slope(pulled: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
     ``k = (exp(y) (1 - y) - 1) / (alpha - 1)^2`` with ``y = (alpha - 1) log p``: the formula of Correia, Niculae and
     Martins 2019 without its difference of two shares over ``(alpha - 1)^2``.
     """
-    inside = p > 0
+    inside = p != 0
     logs = torch.where(inside, p, 1.0).log()
     k = -logs.square() * _bend((alpha - 1) * logs)
     return torch.where(inside, pulled * k, 0.0).sum(-1, keepdim=True)
@@ -179,6 +189,6 @@ def _bend(y: Tensor) -> Tensor:
     closed = (1 - low.exp() * (1 - low)) / low.square()
     high = torch.where(near, y, 0.0)
     series = torch.zeros_like(y)
-    for n in range(20, 1, -1):
+    for n in range(20 if y.dtype == torch.float64 else 12, 1, -1):
         series = series * high + (n - 1) / math.factorial(n)
     return torch.where(near, series, closed)
