@@ -220,6 +220,16 @@ def test_the_gradient_of_alpha_has_its_dtype() -> None:
     assert (by_x.dtype, by_alpha.dtype) == (torch.bfloat16, torch.float32)
 
 
+def test_a_large_alpha_has_no_nan() -> None:
+    """The slope of a tie has no bound then; what does not take part still has gradient 0."""
+    x = leaf([3.0, 3.0, -0.75], [1.0, 0.0, 0.5])
+    for alpha in (1e6, torch.tensor(1e6, dtype=torch.float64, requires_grad=True)):
+        (grad,) = torch.autograd.grad(gw.fused.entmax(x, alpha).square().sum(), x)
+        assert not grad.isnan().any()
+        assert grad[0, 2] == 0
+        assert grad[1].tolist() == [0, 0, 0]
+
+
 # -------------------------------------------------------------------- blocks, memory, errors
 
 

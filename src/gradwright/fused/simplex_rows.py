@@ -158,8 +158,13 @@ def slope(g: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
     inside = p != 0
     s = _weights(p, inside, alpha)
     g = torch.where(inside, g, 0.0)
-    total = s.sum(-1, keepdim=True)
-    mean = (s * g).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
+    parts = s
+    if not (_is(alpha, 2.0) or _is_below_2(alpha)):  # beyond 2 they are large, and their sum may be infinite
+        s = s.clamp(max=torch.finfo(s.dtype).max)
+        most = s.detach().amax(-1, keepdim=True)
+        parts = s / torch.where(most > 0, most, 1.0)
+    total = parts.sum(-1, keepdim=True)
+    mean = (parts * g).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
     return s * (g - mean)
 
 
