@@ -14,7 +14,9 @@ from torch.nn import Parameter
 from gradwright import torch_compat
 
 CACHED_BYTES = {"cpu": 512 * 1024}
-"""How much a block of rows may hold so that what is read again is still in the cache, by type of device."""
+"""How much of a block of rows one thread may have, so that it is still in its cache when it is read again, by type of
+device. No less: threads wait for each other after every operation, which costs more the smaller the block is.
+"""
 MATRIX_ROWS = 256
 """Rows from which on a matrix product runs at full speed; with fewer most of its time goes into reading the weight."""
 
@@ -34,4 +36,4 @@ def block_rows(rows: int, columns: int, itemsize: int, device: torch.device) -> 
     cached = CACHED_BYTES.get(device.type)
     if cached is None:
         return max(rows, 1)
-    return max(1, min(rows, cached // max(columns * itemsize, 1)))
+    return max(1, min(rows, torch.get_num_threads() * cached // max(columns * itemsize, 1)))
