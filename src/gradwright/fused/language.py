@@ -191,7 +191,7 @@ def _as_in_training(model: nn.Module) -> Iterator[None]:
     model.train()
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
-        with torch.random.fork_rng(), torch.no_grad():
+        with torch.random.fork_rng(range(torch.cuda.device_count())), torch.no_grad():
             torch.manual_seed(0)
             yield None
     finally:
