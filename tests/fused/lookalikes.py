@@ -103,6 +103,13 @@ class DetachedRMSNorm(LlamaRMSNorm):
         return x.float() * torch.rsqrt(x.detach().float().pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
 
 
+class ExponentialRMSNorm(LlamaRMSNorm):
+    """Is the norm, with its gradients, as long as its weight is 1, as it is at first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight - 1).exp() * self.normed(x).to(x.dtype)
+
+
 class GatedRMSNorm(LlamaRMSNorm):
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
         return super().forward(x if gate is None else x * gate)
