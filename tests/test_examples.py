@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 
 import gradwright
 from docs import readme
-from examples import fit_pose, masked_loss, pca_alignment, verify
+from examples import fit_pose, masked_loss, pca_alignment, train_language_model, verify
 from gradwright import cli
 
 Subjects = list[dict[str, Any]]
@@ -198,3 +199,26 @@ def test_the_fitted_pose_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     shown = capsys.readouterr().out
     assert "as people write it: nan after step 1" in shown
     assert "█" in shown
+
+
+def test_a_patched_language_model_learns_the_same_in_less_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["train_language_model.py", "--quick"])
+    monkeypatch.setattr(train_language_model, "console", Console(width=100))
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "99")  # set by the example otherwise, and then for the tests that follow
+    threads = torch.get_num_threads()
+    try:
+        train_language_model.main()
+    finally:
+        torch.set_num_threads(threads)
+    shown = capsys.readouterr().out
+    assert shown.startswith("8 of 8 layers swapped")
+    found = re.search(r"differ by at most (\S+); .* (\S+) MiB, patched (\S+) MiB", shown.replace("\n", " "))
+    assert found
+    apart, plain, patched = (float(part) for part in found.groups())
+    assert apart < 1e-4
+    assert patched < 0.6 * plain
+    losses = [float(line.split()[1]) for line in shown.splitlines() if re.match(r" *\d+ +\d+\.\d{4} ", line)]
+    assert losses[-1] < losses[0]
+    assert shown.count("└") == 2

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from gradwright.errors import ArgumentError, GradwrightError, OptionError, RuleError, did_you_mean
+from gradwright.authoring.models import Names, meant, shown
+from gradwright.errors import ArgumentError, GradwrightError, OptionError, RuleError
 from gradwright.ste.grids import Codes, Grid
 from gradwright.ste.modules import Quantize
 
@@ -75,13 +75,13 @@ class QuantizedModel:
         total = len(self.layers) + len(self.skipped)
         lines = [f"{len(self.layers)} of {total} layers quantised"]
         for layer in self.layers:
-            lines.append(f"  {_shown(layer.name)} ({layer.kind})")
+            lines.append(f"  {shown(layer.name)} ({layer.kind})")
             lines += [f"    {part}: {how}" for part, how in (("weight", layer.weight), ("input", layer.input)) if how]
             if layer.shared:
                 lines.append(f"    the same tensor, not quantised where it is read as {', '.join(layer.shared)}")
         if self.skipped or self.others:
             lines.append("left as they are")
-        lines += [f"  {_shown(name)}: {why}" for name, why in self.skipped.items()]
+        lines += [f"  {shown(name)}: {why}" for name, why in self.skipped.items()]
         lines += [f"  {kind} ({count}): not a linear or convolution layer" for kind, count in self.others.items()]
         return "\n".join(lines)
 
@@ -91,7 +91,7 @@ def quantize_model(
     *,
     weights: Choice = None,
     activations: Choice = None,
-    skip: str | type | Sequence[str | type] = (),
+    skip: Names = (),
 ) -> QuantizedModel:
     """Quantise the weights and the inputs of the linear and convolution layers of a model, in place.
 
@@ -131,7 +131,8 @@ def quantize_model(
             "quantize_model: neither weights nor activations; expected one of them, for example weights=8."
         )
     report = QuantizedModel(model)
-    left_out = _chosen(model, [skip] if isinstance(skip, (str, type)) else list(skip))
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LAYERS)}
+    left_out = meant("quantize_model: skip", skip, layers)
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -206,7 +207,7 @@ def _quantize(
         try:
             parametrize.register_parametrization(layer, "weight", for_weight.to(device))
         except GradwrightError as error:
-            raise ArgumentError(f"quantize_model: the weight of {_shown(name)}: {error}") from error
+            raise ArgumentError(f"quantize_model: the weight of {shown(name)}: {error}") from error
     if for_input is not None:
         layer.add_module(INPUT, for_input.to(device).train(layer.training))
         # Kept by the quantiser: a copy of the model then has a handle of its own.
@@ -225,7 +226,7 @@ def _quantizer(choice: Choice, name: str, layer: nn.Module, axis: int | None) ->
         return copy.deepcopy(choice)
     chosen = choice(name, layer) if callable(choice) and not isinstance(choice, type) else choice
     if chosen is not None and not isinstance(chosen, Quantize):
-        raise OptionError(f"quantize_model: for {_shown(name)} got {chosen!r}; expected a gw.ste.Quantize or None.")
+        raise OptionError(f"quantize_model: for {shown(name)} got {chosen!r}; expected a gw.ste.Quantize or None.")
     return chosen
 
 
@@ -271,37 +272,6 @@ def _restore(layer: nn.Module, done: QuantizedLayer) -> None:
 
 
 # -------------------------------------------------------------------- names
-
-
-def _chosen(model: nn.Module, skip: list[str | type]) -> set[str]:
-    """Return the names of the layers that ``skip`` means.
-
-    Raises:
-        OptionError: it means none.
-    """
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LAYERS)}
-    found = set()
-    for item in skip:
-        if isinstance(item, type):
-            meant = {name for name, layer in layers.items() if isinstance(layer, item)}
-        else:
-            meant = {name for name in layers if any(fnmatchcase(part, item) for part in _prefixes(name))}
-        if not meant:
-            known = f"the layers are {', '.join(map(_shown, layers)) or 'none'}"
-            hint = "" if isinstance(item, type) else did_you_mean(item, layers)
-            raise OptionError(f"quantize_model: skip: {item!r} is no layer; {known}.{hint}")
-        found |= meant
-    return found
-
-
-def _prefixes(name: str) -> Iterator[str]:
-    """Give the name of a layer and of everything that holds it."""
-    parts = name.split(".")
-    yield from (".".join(parts[: count + 1]) for count in range(len(parts)))
-
-
-def _shown(name: str) -> str:
-    return name or "the model itself"
 
 
 def _is_parametrization(name: str) -> bool:

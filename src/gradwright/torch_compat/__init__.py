@@ -354,6 +354,12 @@ def watch_operations(look: Callable[[Any, Any], None]) -> AbstractContextManager
     return Watch()  # type: ignore[no-untyped-call]
 
 
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Tell whether anything runs before or after a module, or its backward."""
+    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    return any(getattr(module, kind, None) for kind in kinds)
+
+
 def version() -> str:
     """Return the version of torch."""
     return str(torch.__version__)
