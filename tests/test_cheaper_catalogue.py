@@ -110,3 +110,17 @@ def test_there_is_a_call_to_measure_and_a_goal(entry: CheaperEntry) -> None:
     assert entry.replaces is not None
     assert entry.ordinary is not None
     assert any(part is not None for part in (entry.goal.time, entry.goal.peak, entry.goal.kept))
+
+
+@EACH
+@pytest.mark.filterwarnings("ignore")
+def test_torch_compile_traces_it_whole(entry: CheaperEntry) -> None:
+    """Without a break, the rule included; what the compiler makes of it is a slow test of all true gradients."""
+    args, kwargs, leaves = call(entry, points(entry, torch.float64)[0])
+    torch.compiler.reset()
+    traced = torch.compile(entry.seen(entry.function), fullgraph=True, dynamic=False, backend="eager")
+    out, want = traced(*args, **kwargs), entry.seen(entry.function)(*args, **kwargs)
+    torch.testing.assert_close(out, want)
+    g = torch.linspace(0.5, 1.5, out.numel(), dtype=out.dtype).reshape(out.shape)
+    for got, true in zip(torch.autograd.grad(out, leaves, g), torch.autograd.grad(want, leaves, g)):
+        torch.testing.assert_close(got, true)

@@ -160,8 +160,8 @@ def by_kernel(kernel: Callable[..., Tensor], x: Tensor, dim: int, reverse: bool)
     Where rows are wide it gets blocks that are copied together: else it would read each number from another part of the
     memory. What it makes beside its result is as small as a block.
     """
-    out = torch.empty_like(x)
-    if x.stride() != out.stride() or not spread(x, dim, COLUMNS):
+    out = torch.empty_like(x) if spread(x, dim, COLUMNS) else None
+    if out is None or x.stride() != out.stride():
         return kernel(x.flip(dim), dim).flip(dim) if reverse else kernel(x, dim)
     place, source = _layers(out, dim), _layers(x, dim)
     layers, size, columns = place.shape
@@ -178,7 +178,8 @@ def by_kernel(kernel: Callable[..., Tensor], x: Tensor, dim: int, reverse: bool)
 
 def spread(x: Tensor, dim: int, least: int) -> bool:
     """Tell whether blocks pay for what runs along a dimension: eager mode, and wide rows that leave the cache."""
-    if not x.numel() or x.stride(dim) < least or not by_hand(x):
+    # The mode first: while torch.compile traces a backward it knows no strides.
+    if not by_hand(x) or not x.numel() or x.stride(dim) < least:
         return False
     return x.numel() * x.element_size() > CACHED_BYTES.get(x.device.type, math.inf)
 
