@@ -79,6 +79,55 @@ def test_autocast_is_that_of_a_layer() -> None:
         torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-3)
 
 
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.2}, {"soft": True}], ids=["hard", "smoothed", "soft"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("followed", [False, True], ids=["blocks", "formula"])
+def test_a_shift_of_all_logits_changes_nothing(options: dict[str, Any], reduction: Any, followed: bool) -> None:
+    """As in PyTorch: large logits leave no digits for the logarithm of the sum of exponentials."""
+    x, w, target = layer(dtype=torch.float32)
+    x, w = ((8 * tensor.detach()).round() / 8 for tensor in (x, w))
+    rest = {name: value for name, value in options.items() if name != "soft"}
+    wanted = torch.full((6, 9), 1 / 9) if "soft" in options else target
+
+    def loss(bias: float) -> Tensor:
+        offset = torch.full((9,), bias)
+        return gw.fused.linear_cross_entropy(x, w, wanted, linear_bias=offset, reduction=reduction, **rest)
+
+    found = torch.func.vmap(lambda _: loss(2.0**16))(torch.zeros(1))[0] if followed else loss(2.0**16)
+    torch.testing.assert_close(found, loss(0.0), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_classes_that_sum_to_zero_or_less() -> None:
+    """A mean by zero is nan as in PyTorch, with the gradient 0 and not that of the sum."""
+    x, w, target = layer()
+    for weight in (torch.zeros(9, dtype=torch.float64), torch.linspace(-2, 1, 9, dtype=torch.float64)):
+        ours = gw.fused.linear_cross_entropy(x, w, target, weight=weight, label_smoothing=0.1)
+        theirs = eager(x, w, target, weight=weight, label_smoothing=0.1)
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
+        for got, want in zip(gradients(ours, x, w), gradients(theirs, x, w)):
+            torch.testing.assert_close(got, want.nan_to_num(0.0))
+    spared = torch.where(torch.arange(9).unsqueeze(1) == target, 0.0, 1.0).amin(1).double()
+    ours = gw.fused.linear_cross_entropy(x, w, target, weight=spared, label_smoothing=0.1)
+    assert ours.isnan()
+    assert not any(grad.any() for grad in gradients(ours, x, w))
+
+
+def test_probabilities_of_another_dtype_in_forward_mode() -> None:
+    x, w, _ = layer(dtype=torch.bfloat16)
+    target = torch.full((6, 9), 1 / 9, dtype=torch.float64)
+    moved = torch.ones_like(x)
+    _, tangent = torch.func.jvp(lambda x: gw.fused.linear_cross_entropy(x, w.detach(), target), (x.detach(),), (moved,))
+    (grad,) = torch.autograd.grad(gw.fused.linear_cross_entropy(x, w, target), x)
+    torch.testing.assert_close(tangent, grad.sum(), rtol=2e-2, atol=2e-2)
+
+
+def test_a_layer_without_inputs() -> None:
+    x, w = torch.zeros(3, 0), torch.zeros(4, 0, requires_grad=True)
+    loss = gw.fused.linear_cross_entropy(x, w, torch.tensor([0, 3, 1]), linear_bias=torch.zeros(4))
+    torch.testing.assert_close(loss, torch.tensor(4.0).log())
+    assert torch.autograd.grad(loss, w)[0].shape == (4, 0)
+
+
 def test_a_second_derivative_is_the_true_one() -> None:
     x, w, target = layer(4, 3, 5)
     target[1] = IGNORED
@@ -118,6 +167,11 @@ def test_what_is_ignored_by_default_is_what_torch_ignores() -> None:
 
 X, W, T = torch.zeros(2, 3), torch.zeros(5, 3), torch.zeros(2, dtype=torch.int64)
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no class": (
+        lambda: gw.fused.linear_cross_entropy(torch.zeros(0, 3), torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)),
+        ArgumentError,
+        "linear_weight has no class",
+    ),
     "no tensor": (
         lambda: gw.fused.linear_cross_entropy(X, W, [0, 1]),  # type: ignore[arg-type]
         ArgumentError,

@@ -37,3 +37,17 @@ def test_bad_input_is_refused_with_what_to_do(name: str) -> None:
     call, kind, message = BAD[name]
     with pytest.raises(kind, match=message):
         call()
+
+
+@pytest.mark.parametrize("followed", [False, True], ids=["blocks", "formula"])
+def test_a_shift_of_all_logits_changes_nothing(followed: bool) -> None:
+    """As in PyTorch: large logits leave no digits for the logarithm of the sum of exponentials."""
+    x, w, index = layer(dtype=torch.float32)
+    x, w = ((8 * tensor.detach()).round() / 8 for tensor in (x, w))
+
+    def logs(bias: float) -> torch.Tensor:
+        found: torch.Tensor = gw.fused.linear_log_probs(x, w, index, linear_bias=torch.full((9,), bias))
+        return found
+
+    found = torch.func.vmap(lambda _: logs(2.0**16))(torch.zeros(1))[0] if followed else logs(2.0**16)
+    torch.testing.assert_close(found, logs(0.0), rtol=1e-5, atol=1e-6)

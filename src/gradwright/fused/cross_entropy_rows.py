@@ -37,11 +37,13 @@ class CrossEntropy(Rows):
         target = by_row[0]
         weight = shared[0] if shared else None
         share = self.smoothing / z.shape[1]
+        top = z.amax(1, keepdim=True)
+        z = z - top  # large logits have no digits left for the logarithm of the sum
         lse = stable.logsumexp(z, 1)
+        extra = self._extra(z, top.squeeze(1) + lse)
         if self.soft:
-            a = self._soft(target, weight)
-            loss = a.sum(1) * lse - (a * z).sum(1)
-            return (loss + self._extra(z, lse)).unsqueeze(1)
+            a = self._soft(target.to(z.dtype), weight)
+            return (a.sum(1) * lse - (a * z).sum(1) + extra).unsqueeze(1)
         counts = by_row[1]
         own = (1 - self.smoothing) * (1.0 if weight is None else weight[target])
         loss = own * (lse - z.gather(1, target.unsqueeze(1)).squeeze(1))
@@ -49,14 +51,14 @@ class CrossEntropy(Rows):
             spread = z.shape[1] * lse - z.sum(1) if weight is None else weight.sum() * lse - z @ weight
             loss = loss + share * spread
         # Not a product: the loss of a row that does not count may be infinite.
-        return torch.where(counts > 0, loss + self._extra(z, lse), 0.0).unsqueeze(1)
+        return torch.where(counts > 0, loss + extra, 0.0).unsqueeze(1)
 
     def gradient(self, z: Tensor, g: Tensor, by_row: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
         """Return the gradient of the logits."""
         target, weight = by_row[0], shared[0] if shared else None
         p = stable.softmax(z, 1)
         if self.soft:
-            a = self._soft(target, weight)
+            a = self._soft(target.to(z.dtype), weight)
         else:
             g = torch.where(by_row[1].unsqueeze(1) > 0, g, 0.0)
             own = (1 - self.smoothing) * (z.new_ones(()) if weight is None else weight[target])
@@ -87,20 +89,29 @@ class CrossEntropy(Rows):
         target, weight = by_row[0], shared[0] if shared else None
         share = self.smoothing / own.shape[1]
         index = None if self.soft else target.unsqueeze(1)
+        if self.soft or share:  # sums of large logits have no digits left for the logarithm of the sum
+            shift = own.amax(1)
+            own.sub_(shift.unsqueeze(1))
+        else:
+            shift = own.new_zeros(())
         if index is None:
             a = self._soft(target.to(own.dtype), weight)
-            total = a.sum(1)
             pulled = torch.bmm(a.unsqueeze(1), own.unsqueeze(2)).reshape(-1)
+            top, rest = softmax_(own)
+            total = a.sum(1)
+            loss = total * rest - pulled
         else:
             weights = own.new_ones(()) if weight is None else weight[target]
             total = (1 - self.smoothing) * weights
-            pulled = total * own.gather(1, index).squeeze(1)
             sharp = total.expand(own.shape[0])
-            if share:
-                pulled = pulled + share * (own.sum(1) if weight is None else own @ weight)
-                total = total + share * (own.shape[1] if weight is None else weight.sum())
-        lse = softmax_(own)
-        loss, slope = total * lse - pulled, total
+            chosen = own.gather(1, index).squeeze(1)
+            others = share * (own.sum(1) if weight is None else own @ weight) if share else None
+            top, rest = softmax_(own)
+            loss = total * (top - chosen + rest)
+            if others is not None:
+                spread = share * (own.shape[1] if weight is None else weight.sum())
+                loss, total = loss + spread * rest - others, total + spread
+        lse, slope = shift + top + rest, total
         entropies = None
         if self.z_loss:
             loss, slope = loss + self.z_loss * lse.square(), slope + 2 * self.z_loss * lse

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradwright.fused.rows import Bend, Rows, softmax_
-from gradwright.stable.arguments import widened
+from gradwright.fused.rows import Bend, Rows
 
 LEAST = -1e30
-"""Stands for a logit of -inf, so that it can be multiplied by a probability of zero."""
+"""Stands for a logarithm of zero, so that it can be multiplied by zero. (A row of -inf has none: it is nan.)"""
 
 
 @dataclass(frozen=True)
@@ -37,26 +36,27 @@ class Divergence(Rows):
 
     def values(self, z: Tensor, by_row: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
         """Return the divergences, (rows, 1)."""
-        log_p, log_q = (torch.log_softmax(x.clamp(min=LEAST), 1) for x in (z, self._teacher(by_row, shared)))
+        log_p, log_q = (torch.log_softmax(x, 1).clamp(min=LEAST) for x in (z, self._teacher(z, by_row, shared)))
         return self._value(log_p, log_q).unsqueeze(1)
 
     def gradient(self, z: Tensor, g: Tensor, by_row: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
         """Return the gradient of the logits."""
-        log_p, log_q = (torch.log_softmax(x.clamp(min=LEAST), 1) for x in (z, self._teacher(by_row, shared)))
+        log_p, log_q = (torch.log_softmax(x, 1).clamp(min=LEAST) for x in (z, self._teacher(z, by_row, shared)))
         return g * self._slope(log_p, log_q)
 
     def pull_(self, own: Tensor, g: Tensor | None, by_row: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
         """Return the same, with the gradient in the memory of the logits."""
-        teacher = self._teacher(by_row, shared)
-        teacher = teacher.clamp_(min=LEAST) if shared else teacher.clamp(min=LEAST)
-        value = self._pull_(own.clamp_(min=LEAST), teacher).unsqueeze(1)
+        teacher = self._teacher(own, by_row, shared)
+        other = torch.log_softmax(teacher, 1, out=teacher if shared else torch.empty_like(teacher))
+        torch.log_softmax(own, 1, out=own)
+        value = self._pull_(own.clamp_(min=LEAST), other.clamp_(min=LEAST)).unsqueeze(1)
         if g is not None:
             own.mul_(g)
         return value
 
-    def _teacher(self, by_row: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
+    def _teacher(self, z: Tensor, by_row: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
         logits = torch.nn.functional.linear(by_row[0], *shared) if shared else by_row[0]
-        return self.bend(widened(logits))
+        return self.bend(logits.to(z.dtype))
 
     @abstractmethod
     def _value(self, log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -68,7 +68,10 @@ class Divergence(Rows):
 
     @abstractmethod
     def _pull_(self, own: Tensor, other: Tensor) -> Tensor:
-        """Return the divergences, and turn the student's logits into their gradient; both may be written to."""
+        """Return the divergences for the logarithms of probabilities.
+
+        Those of the student are turned into the gradient of its logits; both may be written to.
+        """
 
 
 class KL(Divergence):
@@ -81,8 +84,6 @@ class KL(Divergence):
         return log_p.exp() - log_q.exp()
 
     def _pull_(self, own: Tensor, other: Tensor) -> Tensor:
-        _subtract_total_(other)
-        _subtract_total_(own)
         gap = other - own
         value = _dot(other.exp_(), gap)
         own.exp_().sub_(other)
@@ -99,8 +100,6 @@ class ReverseKL(Divergence):
         return _centred(log_p.exp(), log_p - log_q)
 
     def _pull_(self, own: Tensor, other: Tensor) -> Tensor:
-        _subtract_total_(own)
-        _subtract_total_(other)
         gap = torch.sub(own, other, out=other)
         return _centre_(own.exp_(), gap)
 
@@ -123,8 +122,6 @@ class JS(Divergence):
         return (1 - self.beta) * _centred(log_p.exp(), log_p - self._mixture(log_p, log_q))
 
     def _pull_(self, own: Tensor, other: Tensor) -> Tensor:
-        _subtract_total_(own)
-        _subtract_total_(other)
         log_m = self._mixture(own, other)
         of_q = _dot(other.exp(), other.sub_(log_m))
         gap = torch.sub(own, log_m, out=log_m)
@@ -144,17 +141,10 @@ class TV(Divergence):
         return _centred(p, torch.sign(p - log_q.exp()) / 2)
 
     def _pull_(self, own: Tensor, other: Tensor) -> Tensor:
-        softmax_(own)
-        softmax_(other)
-        gap = torch.sub(own, other, out=other)
+        gap = torch.sub(own.exp_(), other.exp_(), out=other)
         value = gap.abs().sum(1) / 2
         _centre_(own, gap.sign_().div_(2))
         return value
-
-
-def _subtract_total_(own: Tensor) -> None:
-    """Turn rows of logits into logarithms of probabilities."""
-    own.sub_(torch.logsumexp(own, 1, keepdim=True))
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

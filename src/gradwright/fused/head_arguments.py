@@ -45,6 +45,8 @@ def flat_head(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, pref
             f"{name}: x has the shape {tuple(x.shape)} and {weight_name} {tuple(weight.shape)}; expected (..., "
             "features) and (classes, features), as for torch.nn.functional.linear; transpose or reshape one."
         )
+    if not weight.shape[0]:
+        raise ArgumentError(f"{name}: {weight_name} has no class; expected (classes, features); pass the whole weight.")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ArgumentError(
             f"{name}: {bias_name} has the shape {tuple(bias.shape)}; expected ({weight.shape[0]},), one number for each"
@@ -62,7 +64,7 @@ def flat_head(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, pref
             f"{name}: x is {x.dtype}, {weight_name} {weight.dtype}{third}; expected one dtype, as for "
             "torch.nn.functional.linear; convert them, or use torch.autocast."
         )
-    return Head(x.reshape(-1, x.shape[-1]), weight, bias, x.shape[:-1])
+    return Head(x.reshape(x.shape[:-1].numel(), x.shape[-1]), weight, bias, x.shape[:-1])
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -152,10 +154,10 @@ def reduced(
     scale = kept if tokens is None else torch.where(kept > 0, tokens, 0.0)
     total = counts.sum()
     if reduction == "mean":
-        scale = scale / torch.where(total > 0, total, 1.0)
+        scale = torch.where(total != 0, scale / torch.where(total != 0, total, 1.0), 0.0)
     loss = summed(
         head.x, head.weight, head.bias, scale.unsqueeze(1), rows, by_row, shared, bend=bend, block=block, again=again
     )
     if reduction == "mean":
-        loss = loss + torch.where(total > 0, 0.0, torch.nan)
+        loss = loss + torch.where(total != 0, 0.0, torch.nan)
     return loss.to(dtype)

@@ -161,7 +161,7 @@ def block_of(rows: int, classes: int, itemsize: int) -> int:
 # -------------------------------------------------------------------- in blocks, with one buffer
 
 
-@custom_gradient
+@custom_gradient(autocast="off")  # which casts products of float32, and layers are cast already
 def _summed(
     x: Tensor,
     weight: Tensor,
@@ -206,7 +206,7 @@ def _wanted(needs: dict[str, bool]) -> tuple[bool, bool, bool]:
     return needs["x"], needs["weight"], needs["bias"]
 
 
-@custom_gradient
+@custom_gradient(autocast="off")
 def _each(
     x: Tensor,
     weight: Tensor,
@@ -339,7 +339,7 @@ def _blocks(rows: int, block: int) -> list[slice]:
     return [slice(start, min(start + block, rows)) for start in range(0, max(rows, 1), block)]
 
 
-@custom_gradient
+@custom_gradient(autocast="off")
 def _block(
     x: Tensor,
     weight: Tensor,

@@ -32,7 +32,7 @@ class LogProbs(Rows):
     def values(self, z: Tensor, by_row: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
         """Return them, (rows, 1 or 2); 0 for rows that do not count."""
         index, counts = by_row
-        found = [z.gather(1, index.unsqueeze(1)).squeeze(1) - stable.logsumexp(z, 1)]
+        found = [stable.log_softmax(z, 1).gather(1, index.unsqueeze(1)).squeeze(1)]
         if self.entropy:
             found.append(stable.entropy(z))
         return torch.where(counts.unsqueeze(1), torch.stack(found, 1), 0.0)
@@ -53,7 +53,8 @@ class LogProbs(Rows):
         """Return the same, with the gradient in the memory of the logits."""
         index, counts = by_row
         chosen = own.gather(1, index.unsqueeze(1)).squeeze(1)
-        found = [chosen - softmax_(own)]
+        top, rest = softmax_(own)
+        found = [chosen - top - rest]
         terms = None
         if self.entropy:
             terms = torch.special.entr(own)

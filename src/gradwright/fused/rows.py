@@ -71,13 +71,14 @@ class Bend:
         return found
 
 
-def softmax_(own: Tensor) -> Tensor:
-    """Turn rows of logits into their softmax, and return the logarithms of the sums of exponentials.
+def softmax_(own: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn rows of logits into their softmax, and return the logarithms of the sums of exponentials in two parts.
 
-    That is the largest logit minus the logarithm of its probability, which is never small.
+    They are the largest logit and minus the logarithm of its probability, which is never small. Their sum has no digits
+    left for the second part where logits are large; differences of logits have.
     """
     if not own.numel():
-        return own.new_full(own.shape[:1], -torch.inf)
+        return own.new_full(own.shape[:1], -torch.inf), own.new_zeros(own.shape[:1])
     top, place = own.max(1)
     torch.softmax(own, 1, out=own)
-    return top - own.gather(1, place.unsqueeze(1)).squeeze(1).log()
+    return top, -own.gather(1, place.unsqueeze(1)).squeeze(1).log()
