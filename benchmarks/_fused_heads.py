@@ -39,14 +39,14 @@ def cross_entropy(quick: bool) -> Scenario:
     n, width, vocabulary = (32, 8, 50) if quick else (2048, 512, 32000)
     torch.manual_seed(0)
     ours, default = "`gw.fused.linear_cross_entropy`", "`F.linear_cross_entropy`, default options"
-    recompute = "`gw.fused.linear_cross_entropy`, `again=True`"
+    recompute = "`gw.fused.linear_cross_entropy`, `recompute=True`"
     found = [
         Candidate(PLAIN, eager_cross_entropy),
         Candidate(default, chunked(None)),
         Candidate("`F.linear_cross_entropy`, chunks of 256", chunked(256)),
         Candidate("`F.linear_cross_entropy`, chunks of 512", chunked(512)),
         Candidate(ours, lambda x, w, t: gw.fused.linear_cross_entropy(x, w, t)),
-        Candidate(recompute, lambda x, w, t: gw.fused.linear_cross_entropy(x, w, t, again=True)),
+        Candidate(recompute, lambda x, w, t: gw.fused.linear_cross_entropy(x, w, t, recompute=True)),
     ]
     cut = "cut-cross-entropy, `torch_compile`"
     if not quick:

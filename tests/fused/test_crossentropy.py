@@ -68,11 +68,15 @@ def test_small_gradients_of_float16_do_not_vanish() -> None:
     assert ((got - want).abs().max() / want.abs().max()).item() < 4e-3
 
 
-def test_autocast_is_that_of_a_layer() -> None:
+def test_autocast_is_that_of_a_layer_and_the_loss_is_in_float32() -> None:
     x, w, target = layer(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        ours = gw.fused.linear_cross_entropy(x, w, target, dtype=torch.float32)
+        ours = gw.fused.linear_cross_entropy(x, w, target)
         theirs = eager(x, w, target)
+        assert gw.fused.linear_log_probs(x, w, target).dtype == torch.float32
+        assert gw.fused.linear_distillation(x, w, x.detach(), w.detach()).dtype == torch.float32
+        assert gw.fused.linear_cross_entropy(x, w, target, dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert ours.dtype == theirs.dtype == torch.float32
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     for got, want in zip(gradients(ours, x, w), gradients(theirs, x, w)):
         assert got.dtype == want.dtype == torch.float32
@@ -133,7 +137,7 @@ def test_a_second_derivative_is_the_true_one() -> None:
     target[1] = IGNORED
 
     def ours(x: Tensor, w: Tensor) -> Tensor:
-        return gw.fused.linear_cross_entropy(x, w, target, softcap=3.0, z_loss=0.1, entropy=0.2, block=3)
+        return gw.fused.linear_cross_entropy(x, w, target, softcap=3.0, z_loss=0.1, entropy_bonus=0.2, block=3)
 
     assert torch.autograd.gradgradcheck(ours, (x, w))
     hessian = torch.func.hessian(lambda w: gw.fused.linear_cross_entropy(x.detach(), w, target))(w.detach())
@@ -147,8 +151,8 @@ def test_a_class_that_is_excluded() -> None:
     bias = torch.zeros(9, dtype=torch.float64)
     bias[4] = -torch.inf
     target[target == 4] = 0
-    for again in (False, True):
-        loss = gw.fused.linear_cross_entropy(x, w, target, linear_bias=bias, entropy=0.5, again=again)
+    for recompute in (False, True):
+        loss = gw.fused.linear_cross_entropy(x, w, target, linear_bias=bias, entropy_bonus=0.5, recompute=recompute)
         _, of_weight = gradients(loss, x, w)
         assert of_weight.isfinite().all()
         assert not of_weight[4].any()
@@ -157,7 +161,7 @@ def test_a_class_that_is_excluded() -> None:
 def test_an_index_beyond_the_classes_is_an_error() -> None:
     x, w, target = layer()
     target[0] = 9
-    with pytest.raises((IndexError, RuntimeError)):
+    with pytest.raises(ArgumentError, match="target holds 9; expected classes from 0 to 8, or ignore_index"):
         gw.fused.linear_cross_entropy(x, w, target)
 
 
@@ -167,6 +171,21 @@ def test_what_is_ignored_by_default_is_what_torch_ignores() -> None:
 
 X, W, T = torch.zeros(2, 3), torch.zeros(5, 3), torch.zeros(2, dtype=torch.int64)
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "another device": (
+        lambda: gw.fused.linear_cross_entropy(X, W, T, weight=torch.ones(5, device="meta")),
+        ArgumentError,
+        "x is on cpu, weight on meta; expected one device",
+    ),
+    "a dtype by name": (
+        lambda: gw.fused.linear_cross_entropy(X, W, T, dtype="float32"),  # type: ignore[arg-type]
+        OptionError,
+        "write dtype=torch.float32",
+    ),
+    "an integer dtype": (
+        lambda: gw.fused.linear_cross_entropy(X, W, T, dtype=torch.int64),
+        OptionError,
+        "expected a floating-point dtype",
+    ),
     "no class": (
         lambda: gw.fused.linear_cross_entropy(torch.zeros(0, 3), torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)),
         ArgumentError,
@@ -233,3 +252,11 @@ def test_bad_input_is_refused_with_what_to_do(name: str) -> None:
     call, kind, message = BAD[name]
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_no_index_that_is_ignored_is_the_default_one() -> None:
+    """As PyTorch's own function has it."""
+    x, w, target = layer()
+    target[0] = IGNORED
+    loss = gw.fused.linear_cross_entropy(x, w, target, ignore_index=None)
+    torch.testing.assert_close(loss, gw.fused.linear_cross_entropy(x, w, target))

@@ -24,10 +24,10 @@ from tests.fused.heads import IGNORED, eager, gradients, layer
     [(1, None), (1, 1), (7, 3), (6, 6), (6, 100), (256, None)],
     ids=["one row", "one row a block", "a smaller last block", "one block", "a block too large", "many rows"],
 )
-@pytest.mark.parametrize("again", [False, True], ids=["formed", "again"])
-def test_any_number_of_rows_is_that_of_torch(rows: int, block: int | None, again: bool) -> None:
+@pytest.mark.parametrize("recompute", [False, True], ids=["formed", "recomputed"])
+def test_any_number_of_rows_is_that_of_torch(rows: int, block: int | None, recompute: bool) -> None:
     x, w, target = layer(rows)
-    ours = gw.fused.linear_cross_entropy(x, w, target, block=block, again=again)
+    ours = gw.fused.linear_cross_entropy(x, w, target, block=block, recompute=recompute)
     theirs = eager(x, w, target)
     torch.testing.assert_close(ours, theirs)
     for got, want in zip(gradients(ours, x, w), gradients(theirs, x, w)):
@@ -71,7 +71,7 @@ def test_what_is_frozen_costs_nothing(frozen: str, monkeypatch: pytest.MonkeyPat
     gw.fused.linear_cross_entropy(x, w, target).backward()
     assert made == [(frozen != "x", frozen != "w", False)]
     made.clear()
-    gw.fused.linear_cross_entropy(x, w, target, again=True).backward()
+    gw.fused.linear_cross_entropy(x, w, target, recompute=True).backward()
     assert made == [(False, False, False), (frozen != "x", frozen != "w", False)]
 
 
@@ -149,14 +149,16 @@ def test_memory_is_that_of_the_gradients_and_one_block() -> None:
         return torch.autograd.grad(loss, (x, w))
 
     assert peak_bytes(run) <= 1.05 * (formed + one_block)
-    assert kept_bytes(lambda: gw.fused.linear_cross_entropy(x, w, target, again=True), [x, w, target]) < 0.05 * formed
+    assert (
+        kept_bytes(lambda: gw.fused.linear_cross_entropy(x, w, target, recompute=True), [x, w, target]) < 0.05 * formed
+    )
 
 
 def test_repeated_calls_are_equal_to_the_bit() -> None:
     x, w, target = layer(64, 16, 300, torch.float32)
     results = [
-        gradients(gw.fused.linear_cross_entropy(x, w, target, block=20, again=again), x, w)
-        for again in (False, False, True)
+        gradients(gw.fused.linear_cross_entropy(x, w, target, block=20, recompute=recompute), x, w)
+        for recompute in (False, False, True)
     ]
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other))

@@ -19,7 +19,16 @@ from gradwright.authoring.cheaper import Goal, cheaper
 from gradwright.authoring.exact import HALF, Point, relative
 from gradwright.errors import ArgumentError, OptionError
 from gradwright.fused.cross_entropy_rows import CrossEntropy
-from gradwright.fused.head_arguments import Reduction, check_bend, check_rows, flat_head, reduced, require_block
+from gradwright.fused.head_arguments import (
+    Reduction,
+    check_bend,
+    check_rows,
+    flat_head,
+    reduced,
+    require_block,
+    require_classes,
+    require_one_device,
+)
 from gradwright.stable.arguments import not_a_tensor, require_floating, require_number, widened
 
 IGNORED = -100
@@ -38,7 +47,7 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
     target = torch.tensor([0, 6, -100, 3, 3])
     weight = torch.tensor([0.5, 2.0, 1.0, 0.25, 1.0, 1.0, 4.0], dtype=dtype)
     soft = torch.softmax(numbers(5, 7), 1)
-    extras: dict[str, Any] = {"z_loss": 0.125, "entropy": 0.25, "softcap": 4.0, "block": 2}
+    extras: dict[str, Any] = {"z_loss": 0.125, "entropy_bonus": 0.25, "softcap": 4.0, "block": 2}
     return [
         Point((x, w, target), note="ordinary"),
         Point((x, w, target), {"linear_bias": b, "block": 2, "reduction": "sum"}, note="bias, a last block of one row"),
@@ -46,9 +55,9 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
         Point((x, w, target), {"weight": weight, "label_smoothing": 0.125, "block": 2}, note="weights, smoothed"),
         Point((x, w, target), {"label_smoothing": 0.25, **extras}, note="every extra"),
         Point((x, w, soft), {"label_smoothing": 0.25, "weight": weight, **extras}, note="probabilities, every extra"),
-        Point((x, w, soft), {"again": True, "linear_bias": b}, note="probabilities, computed again"),
+        Point((x, w, soft), {"recompute": True, "linear_bias": b}, note="probabilities, computed again"),
         Point((x, w, target), {"token_weight": learned(5), "block": 3}, note="weights of tokens, with a gradient"),
-        Point((learned(2, 2, 3), w, torch.tensor([[1, 2], [-100, 3]])), {"again": True}, note="more dimensions"),
+        Point((learned(2, 2, 3), w, torch.tensor([[1, 2], [-100, 3]])), {"recompute": True}, note="more dimensions"),
         Point((learned(3), w, torch.tensor(2)), note="one row"),
         Point((x, w.detach(), target), note="a frozen weight"),
     ]
@@ -66,10 +75,10 @@ def _replaces(
     label_smoothing: float = 0.0,
     token_weight: Tensor | None = None,
     z_loss: float = 0.0,
-    entropy: float = 0.0,
+    entropy_bonus: float = 0.0,
     softcap: float | None = None,
     dtype: torch.dtype | None = None,
-    again: bool = False,
+    recompute: bool = False,
     block: int | None = None,
 ) -> Tensor:
     logits = nn.functional.linear(x, linear_weight, linear_bias)
@@ -80,12 +89,12 @@ def _replaces(
     soft = target.is_floating_point()
     flat_target = target.reshape(-1, classes) if soft else target.reshape(-1)
     options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
-    if not (token_weight is not None or z_loss or entropy):
+    if not (token_weight is not None or z_loss or entropy_bonus):
         loss = nn.functional.cross_entropy(flat, flat_target, weight, reduction=reduction, **options)
         return loss.reshape(x.shape[:-1]) if reduction == "none" else loss
     losses = nn.functional.cross_entropy(flat, flat_target, weight, reduction="none", **options)
     logs = torch.log_softmax(flat, 1)
-    extra = z_loss * torch.logsumexp(flat, 1).square() + entropy * (logs.exp() * logs).sum(1)
+    extra = z_loss * torch.logsumexp(flat, 1).square() + entropy_bonus * (logs.exp() * logs).sum(1)
     kept = torch.ones_like(losses) if soft else (flat_target != ignore_index).to(losses.dtype)
     losses = losses + extra * kept
     if token_weight is not None:
@@ -106,12 +115,12 @@ def _kept(
     linear_bias: Tensor | None = None,
     reduction: str = "mean",
     token_weight: Tensor | None = None,
-    again: bool = False,
+    recompute: bool = False,
     **_: Any,
 ) -> int:
     rows = max(x.numel() // max(x.shape[-1], 1), 1)
     numbers = x.numel() + 6 * rows + 8  # of the rows that count: input, weight, target
-    if reduction != "none" and not again:
+    if reduction != "none" and not recompute:
         learned = [t for t in (x, linear_weight, linear_bias) if t is not None and t.requires_grad]
         numbers += sum(t.numel() for t in learned)
     return 8 * numbers
@@ -147,14 +156,14 @@ def linear_cross_entropy(
     linear_bias: Tensor | None = None,
     weight: Tensor | None = None,
     reduction: Reduction = "mean",
-    ignore_index: int = IGNORED,
+    ignore_index: int | None = IGNORED,
     label_smoothing: float = 0.0,
     token_weight: Tensor | None = None,
     z_loss: float = 0.0,
-    entropy: float = 0.0,
+    entropy_bonus: float = 0.0,
     softcap: float | None = None,
     dtype: torch.dtype | None = None,
-    again: bool = False,
+    recompute: bool = False,
     block: int | None = None,
 ) -> Tensor:
     """Return ``cross_entropy(linear(x, linear_weight, linear_bias), target)`` without holding the logits.
@@ -171,15 +180,16 @@ def linear_cross_entropy(
         linear_bias: of shape (classes), or None.
         weight: one number for each class, which has no gradient.
         reduction: ``mean`` divides by the weights of the targets, or by the rows where they are probabilities.
-        ignore_index: an index that does not count, and costs nothing. Where no row counts, the mean is nan as in
-            PyTorch, and its gradient 0.
+        ignore_index: an index that does not count, and costs nothing; None is -100. Where no row counts, the mean is
+            nan as in PyTorch, and its gradient 0.
         label_smoothing: how much of the target is spread over all classes, from 0 to 1.
         token_weight: a number for each row, of shape (...), that multiplies its loss; ``mean`` does not divide by them.
         z_loss: adds so many times the squared logarithm of the sum of exponentials of each row that counts.
-        entropy: subtracts so many times the entropy of the prediction of each row that counts.
+        entropy_bonus: subtracts so many times the entropy of the prediction of each row that counts.
         softcap: replaces logits by ``softcap * tanh(logits / softcap)``.
-        dtype: of the loss; None is that of the logits. Losses and their sum are computed in at least float32.
-        again: compute the logits again in the backward and keep nothing, also where losses are summed.
+        dtype: of the loss; None is that of the logits, under autocast float32. Losses and their sum are computed in at
+            least float32.
+        recompute: compute the logits again in the backward and keep nothing, also where losses are summed.
         block: how many rows of logits are held at one time; None is 256, or more where classes are few.
 
     Returns:
@@ -197,13 +207,14 @@ def linear_cross_entropy(
         (1.3862943649291992, [0.25, -0.75, 0.25, 0.25])
     """
     name = "linear_cross_entropy"
-    rows = CrossEntropy(_is_soft(name, target), label_smoothing, z_loss, entropy)
-    _check_options(name, label_smoothing=label_smoothing, z_loss=z_loss, entropy=entropy)
+    rows = CrossEntropy(_is_soft(name, target), label_smoothing, z_loss, entropy_bonus)
+    check_options(name, label_smoothing=label_smoothing, z_loss=z_loss, entropy_bonus=entropy_bonus)
     bend = check_bend(name, softcap)
     require_block(name, block)
-    head = flat_head(name, x, linear_weight, linear_bias)
+    head = flat_head(name, x, linear_weight, linear_bias, dtype)
     _check_target(name, head.leading, head.classes, target, weight)
     check_rows(name, head.leading, reduction, token_weight)
+    require_one_device(name, x, target=target, weight=weight, token_weight=token_weight)
     wide = widened(head.x[:0]).dtype
     shared: tuple[Tensor, ...] = () if weight is None else (weight.to(wide),)
     if rows.soft:
@@ -211,8 +222,9 @@ def linear_cross_entropy(
         kept = counts = torch.ones(by_row[0].shape[0], dtype=wide, device=target.device)
     else:
         flat = target.reshape(-1)
-        known = flat != ignore_index
+        known = flat != (IGNORED if ignore_index is None else ignore_index)
         index = torch.where(known, flat, 0)
+        require_classes(name, "target", index, head.classes)
         kept = known.to(wide)
         counts = kept if weight is None else kept * shared[0][index]
         by_row = (index, kept)
@@ -227,8 +239,7 @@ def linear_cross_entropy(
         reduction=reduction,
         bend=bend,
         block=block,
-        again=again,
-        dtype=dtype,
+        recompute=recompute,
     )
 
 
@@ -243,7 +254,13 @@ def _is_soft(name: str, target: Any) -> bool:
     return target.is_floating_point()
 
 
-def _check_options(name: str, **numbers: float) -> None:
+def check_options(name: str, **numbers: float) -> None:
+    """Refuse what is no number, and a ``label_smoothing`` out of range.
+
+    Raises:
+        ArgumentError: an option is no number.
+        OptionError: it is out of range.
+    """
     require_number(name, **numbers)
     smoothing = numbers["label_smoothing"]
     if not 0 <= smoothing <= 1:

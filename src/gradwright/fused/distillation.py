@@ -47,7 +47,9 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
         *found,
         Point(shaped, {"reduction": "none", "divergence": "js"}, note="per row, a frozen weight"),
         Point(
-            (x, w, logits), {"token_weight": learned(5), "reduction": "sum", "again": True}, note="weights of tokens"
+            (x, w, logits),
+            {"token_weight": learned(5), "reduction": "sum", "recompute": True},
+            note="weights of tokens",
         ),
     ]
 
@@ -68,7 +70,7 @@ def _replaces(
     token_weight: Tensor | None = None,
     reduction: str = "mean",
     dtype: torch.dtype | None = None,
-    again: bool = False,
+    recompute: bool = False,
     block: int | None = None,
 ) -> Tensor:
     def logs(logits: Tensor) -> Tensor:
@@ -98,11 +100,11 @@ def _kept(
     *_: Any,
     linear_bias: Tensor | None = None,
     reduction: str = "mean",
-    again: bool = False,
+    recompute: bool = False,
     **__: Any,
 ) -> int:
     numbers = x.numel() + 6 * max(x.numel() // max(x.shape[-1], 1), 1) + 8  # of the rows that count: input, weight
-    if reduction != "none" and not again:
+    if reduction != "none" and not recompute:
         numbers += sum(t.numel() for t in (x, linear_weight, linear_bias) if t is not None and t.requires_grad)
     return 8 * numbers
 
@@ -145,7 +147,7 @@ def linear_distillation(
     token_weight: Tensor | None = None,
     reduction: Reduction = "mean",
     dtype: torch.dtype | None = None,
-    again: bool = False,
+    recompute: bool = False,
     block: int | None = None,
 ) -> Tensor:
     """Return the divergence of a layer's distributions from a teacher's, without holding the logits.
@@ -168,8 +170,8 @@ def linear_distillation(
         mask: a boolean tensor of shape (...), true for rows that count.
         token_weight: a number for each row, of shape (...), that multiplies its loss; ``mean`` does not divide by them.
         reduction: ``mean`` divides by the rows that count; it is nan, with gradient 0, where none does.
-        dtype: of the loss; None is that of the logits. It is computed in at least float32.
-        again: compute the logits again in the backward and keep nothing, also where losses are summed.
+        dtype: of the loss; None is that of the logits, under autocast float32. It is computed in at least float32.
+        recompute: compute the logits again in the backward and keep nothing, also where losses are summed.
         block: how many rows of logits are held at one time; None is 256, or more where classes are few.
 
     Returns:
@@ -194,7 +196,7 @@ def linear_distillation(
         raise OptionError(f"{name}: beta is {beta}; expected a number between 0 and 1; write 'kl' for its limit at 0.")
     bend = check_bend(name, softcap, temperature)
     require_block(name, block)
-    head = flat_head(name, x, linear_weight, linear_bias)
+    head = flat_head(name, x, linear_weight, linear_bias, dtype)
     check_rows(name, head.leading, reduction, token_weight)
     given, shared = _teacher(name, head, teacher, teacher_weight, teacher_bias)
     _check_mask(name, mask, head.leading)
@@ -212,8 +214,7 @@ def linear_distillation(
         reduction=reduction,
         bend=bend,
         block=block,
-        again=again,
-        dtype=dtype,
+        recompute=recompute,
     )
 
 

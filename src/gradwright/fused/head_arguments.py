@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from gradwright.errors import ArgumentError, OptionError, unknown_choice
 from gradwright.fused.heads import each, summed
 from gradwright.fused.rows import Bend, Rows
 from gradwright.stable.arguments import require_floating, require_number, widened
+from gradwright.stable.seen import visible
 
 Reduction: TypeAlias = Literal["none", "mean", "sum"]
 
@@ -25,6 +26,8 @@ class Head:
     bias: Tensor | None
     leading: torch.Size
     """The shape of the input without its features."""
+    dtype: torch.dtype
+    """Of what is returned: that of the logits; under autocast float32, as PyTorch's losses have it."""
 
     @property
     def classes(self) -> int:
@@ -32,12 +35,23 @@ class Head:
         return int(self.weight.shape[0])
 
 
-def flat_head(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, prefix: str = "linear_") -> Head:
-    """Return the layer, cast as autocast casts the input of a layer.
+def flat_head(
+    name: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype | None = None,
+    *,
+    prefix: str = "linear_",
+) -> Head:
+    """Return the layer, cast as autocast casts the input of a layer, with the ``dtype`` of the result or its default.
 
     Raises:
-        ArgumentError: shapes or dtypes do not fit.
+        ArgumentError: shapes, dtypes or devices do not fit.
+        OptionError: ``dtype`` is not floating point.
     """
+    if dtype is not None and not getattr(dtype, "is_floating_point", False):
+        raise OptionError(f"{name}: dtype is {dtype!r}; expected a floating-point dtype; write dtype=torch.float32.")
     weight_name, bias_name = f"{prefix}weight", f"{prefix}bias"
     require_floating(name, **{"x": x, weight_name: weight}, **({} if bias is None else {bias_name: bias}))
     if weight.dim() != 2 or not x.dim() or x.shape[-1] != weight.shape[1]:
@@ -52,11 +66,13 @@ def flat_head(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, pref
             f"{name}: {bias_name} has the shape {tuple(bias.shape)}; expected ({weight.shape[0]},), one number for each"
             " class; reshape it."
         )
+    require_one_device(name, x, **{weight_name: weight, bias_name: bias})
     device = x.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        x, weight = _cast(x, dtype), _cast(weight, dtype)
-        bias = None if bias is None else _cast(bias, dtype)
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        lower = torch.get_autocast_dtype(device)
+        dtype = dtype or (x.dtype if x.dtype == torch.float64 else torch.float32)
+        x, weight = _cast(x, lower), _cast(weight, lower)
+        bias = None if bias is None else _cast(bias, lower)
     given = {tensor.dtype for tensor in (x, weight, bias) if tensor is not None}
     if len(given) > 1:
         third = "" if bias is None else f", {bias_name} {bias.dtype}"
@@ -64,7 +80,39 @@ def flat_head(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, pref
             f"{name}: x is {x.dtype}, {weight_name} {weight.dtype}{third}; expected one dtype, as for "
             "torch.nn.functional.linear; convert them, or use torch.autocast."
         )
-    return Head(x.reshape(x.shape[:-1].numel(), x.shape[-1]), weight, bias, x.shape[:-1])
+    return Head(x.reshape(x.shape[:-1].numel(), x.shape[-1]), weight, bias, x.shape[:-1], dtype or x.dtype)
+
+
+def require_one_device(name: str, x: Tensor, **tensors: Tensor | None) -> None:
+    """Refuse tensors that are elsewhere than ``x``.
+
+    Raises:
+        ArgumentError: one is.
+    """
+    for argument, tensor in tensors.items():
+        if tensor is not None and tensor.device != x.device:
+            raise ArgumentError(
+                f"{name}: x is on {x.device}, {argument} on {tensor.device}; expected one device; move one of them."
+            )
+
+
+def require_classes(name: str, argument: str, index: Tensor, classes: int) -> None:
+    """Refuse classes that there are not, where the numbers can be looked at without waiting for a device.
+
+    Raises:
+        ArgumentError: there are.
+    """
+    if not visible(index) or not index.numel():
+        return
+    try:
+        low, high = (int(end) for end in index.aminmax())
+    except RuntimeError:  # under the vmap of batched gradients
+        return
+    if low < 0 or high >= classes:
+        raise ArgumentError(
+            f"{name}: {argument} holds {low if low < 0 else high}; expected classes from 0 to {classes - 1}, or "
+            "ignore_index; correct the labels, or pass the whole weight."
+        )
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -125,8 +173,7 @@ def reduced(
     reduction: Reduction,
     bend: Bend,
     block: int | None,
-    again: bool,
-    dtype: torch.dtype | None,
+    recompute: bool,
 ) -> Tensor:
     """Return the losses of the rows, their sum or their mean.
 
@@ -141,23 +188,21 @@ def reduced(
         reduction: which.
         bend: what is done to the logits first.
         block: rows of a block, or None.
-        again: whether logits are computed again in the backward.
-        dtype: of the result, or None for that of the input of the layer.
+        recompute: whether logits are computed again in the backward.
     """
     tokens = None if token_weight is None else token_weight.reshape(-1).to(widened(head.x[:0]).dtype)
-    dtype = dtype or head.x.dtype
     if reduction == "none":
         counting = kept > 0
         losses = each(head.x, head.weight, head.bias, rows, by_row, shared, bend=bend, kept=counting, block=block)
         losses = torch.where(counting, losses[:, 0], 0.0)
-        return (losses if tokens is None else losses * tokens).reshape(head.leading).to(dtype)
+        return (losses if tokens is None else losses * tokens).reshape(head.leading).to(head.dtype)
     scale = kept if tokens is None else torch.where(kept > 0, tokens, 0.0)
     total = counts.sum()
     if reduction == "mean":
         scale = torch.where(total != 0, scale / torch.where(total != 0, total, 1.0), 0.0)
-    loss = summed(
-        head.x, head.weight, head.bias, scale.unsqueeze(1), rows, by_row, shared, bend=bend, block=block, again=again
-    )
+    scale = scale.unsqueeze(1)
+    options: dict[str, Any] = {"bend": bend, "block": block, "recompute": recompute}
+    loss = summed(head.x, head.weight, head.bias, scale, rows, by_row, shared, **options)
     if reduction == "mean":
         loss = loss + torch.where(total != 0, 0.0, torch.nan)
-    return loss.to(dtype)
+    return loss.to(head.dtype)

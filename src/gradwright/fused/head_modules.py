@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from gradwright.errors import ArgumentError
-from gradwright.fused.crossentropy import IGNORED, linear_cross_entropy
-from gradwright.fused.head_arguments import Reduction
+from gradwright.fused.crossentropy import check_options, linear_cross_entropy
+from gradwright.fused.head_arguments import Reduction, check_bend, check_rows, require_block
+from gradwright.stable.arguments import require_floating
 
 
 class LinearCrossEntropyLoss(nn.Module):
@@ -28,10 +29,12 @@ class LinearCrossEntropyLoss(nn.Module):
         weight: one number for each class, or None.
         ignore_index: an index that does not count; None is -100.
         label_smoothing: how much of the target is spread over all classes.
-        options: ``token_weight`` apart, the other options of :func:`linear_cross_entropy`.
+        z_loss, entropy_bonus, softcap, recompute, block: those of :func:`linear_cross_entropy`.
+        loss_dtype: the ``dtype`` of that.
 
     Raises:
-        ArgumentError: ``weight`` has another shape.
+        ArgumentError: ``weight`` is no tensor of that shape, or an option no number.
+        OptionError: an option is none of its choices.
 
     Example:
         >>> import torch, gradwright as gw
@@ -54,20 +57,39 @@ class LinearCrossEntropyLoss(nn.Module):
         weight: Tensor | None = None,
         ignore_index: int | None = None,
         label_smoothing: float = 0.0,
-        **options: Any,
+        z_loss: float = 0.0,
+        entropy_bonus: float = 0.0,
+        softcap: float | None = None,
+        recompute: bool = False,
+        block: int | None = None,
+        loss_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if weight is not None and weight.shape != (num_classes,):
-            raise ArgumentError(
-                f"LinearCrossEntropyLoss: weight has the shape {tuple(weight.shape)}; expected ({num_classes},), a "
-                "number for each class; reshape it."
-            )
+        name = "LinearCrossEntropyLoss"
+        check_options(name, label_smoothing=label_smoothing, z_loss=z_loss, entropy_bonus=entropy_bonus)
+        check_rows(name, torch.Size(), reduction, None)
+        check_bend(name, softcap)
+        require_block(name, block)
+        if weight is not None:
+            require_floating(name, weight=weight)
+            if weight.shape != (num_classes,):
+                raise ArgumentError(
+                    f"{name}: weight has the shape {tuple(weight.shape)}; expected ({num_classes},), a number for each "
+                    "class; reshape it. The weight of the layer is linear.weight."
+                )
         self.linear = nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
         self.register_buffer("weight", weight)
         self.reduction: Reduction = reduction
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
-        self.options = options
+        self.options: dict[str, Any] = {
+            "z_loss": z_loss,
+            "entropy_bonus": entropy_bonus,
+            "softcap": softcap,
+            "recompute": recompute,
+            "block": block,
+            "dtype": loss_dtype,
+        }
 
     def forward(self, x: Tensor, target: Tensor, token_weight: Tensor | None = None) -> Tensor:
         """Return the loss of inputs (..., in_features) and targets (...) or (..., num_classes)."""
@@ -78,7 +100,7 @@ class LinearCrossEntropyLoss(nn.Module):
             linear_bias=self.linear.bias,
             weight=self.weight,
             reduction=self.reduction,
-            ignore_index=IGNORED if self.ignore_index is None else self.ignore_index,
+            ignore_index=self.ignore_index,
             label_smoothing=self.label_smoothing,
             token_weight=token_weight,
             **self.options,

@@ -74,7 +74,7 @@ def summed(
     *,
     bend: Bend,
     block: int | None = None,
-    again: bool = False,
+    recompute: bool = False,
 ) -> Tensor:
     """Return the sum of the numbers of all rows, each times one of ``scale``; rows of zeros in that are left out.
 
@@ -88,7 +88,7 @@ def summed(
         shared: tensors for all of them.
         bend: what is done to the logits first.
         block: rows of a block; None finds them.
-        again: compute the logits again in the backward, instead of forming the gradients in the forward.
+        recompute: compute the logits again in the backward, instead of forming the gradients in the forward.
     """
     eager = by_hand(x, weight, bias, scale, *by_row, *shared)
     places = _counting(scale != 0) if eager and not scale.requires_grad else None
@@ -98,7 +98,7 @@ def summed(
     plan = _plan(x, weight, bias, rows, bend, block)
     if not eager:
         return (_each_plainly(x, weight, bias, plan, by_row, shared) * scale).sum()
-    forms = any(plan.needs) and torch.is_grad_enabled() and not again
+    forms = any(plan.needs) and torch.is_grad_enabled() and not recompute
     if x.dtype in HALF:  # a gradient of 1e-4 of a probability of 1e-4 is no number of float16
         top = scale.detach().abs().amax() if scale.numel() else scale.new_ones(())
         top = torch.where(top > 0, top, 1.0)

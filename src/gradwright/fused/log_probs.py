@@ -18,7 +18,7 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.cheaper import Goal, cheaper
 from gradwright.authoring.exact import HALF, Point, relative
 from gradwright.errors import ArgumentError
-from gradwright.fused.head_arguments import check_bend, flat_head, require_block
+from gradwright.fused.head_arguments import check_bend, flat_head, require_block, require_classes, require_one_device
 from gradwright.fused.heads import each
 from gradwright.fused.log_prob_rows import LogProbs
 from gradwright.stable.arguments import not_a_tensor
@@ -109,7 +109,8 @@ def linear_log_probs(
         ignore_index: an index that does not count: its results are 0, without a gradient and at no cost.
         temperature: what logits are divided by.
         softcap: replaces logits by ``softcap * tanh(logits / softcap)``, before that.
-        dtype: of the result; None is that of the logits. It is computed in at least float32.
+        dtype: of the result; None is that of the logits, under autocast float32. It is computed in at least float32,
+            and in less than that the ratios of two policies have two digits: for those, pass ``torch.float32``.
         block: how many rows of logits are held at one time; None is 256, or more where classes are few.
 
     Returns:
@@ -139,17 +140,19 @@ def linear_log_probs(
         raise not_a_tensor(name, "index", index, "an int64 tensor of classes")
     bend = check_bend(name, softcap, temperature)
     require_block(name, block)
-    head = flat_head(name, x, linear_weight, linear_bias)
+    head = flat_head(name, x, linear_weight, linear_bias, dtype)
     if index.dtype != torch.int64 or index.shape != head.leading:
         raise ArgumentError(
             f"{name}: index is {index.dtype} of shape {tuple(index.shape)}; expected int64 of shape "
             f"{tuple(head.leading)}, one class for each row of x; write `index.long()` or reshape it."
         )
+    require_one_device(name, x, index=index)
     flat = index.reshape(-1)
     kept = flat != ignore_index
     rows = LogProbs(bool(entropy))
     by_row = (torch.where(kept, flat, 0), kept)
+    require_classes(name, "index", by_row[0], head.classes)
     found = each(head.x, head.weight, head.bias, rows, by_row, (), bend=bend, kept=kept, block=block)
-    found = found.to(dtype or head.x.dtype)
+    found = found.to(head.dtype)
     parts = tuple(part.reshape(head.leading) for part in found.unbind(1))
     return parts if entropy else parts[0]
