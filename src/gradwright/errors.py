@@ -44,8 +44,10 @@ class TargetError(GradwrightError, LookupError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the closest known name, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    """Return ``" Did you mean 'x'?"`` for a known name that contains it, else the closest one, or an empty string."""
+    names = list(known)
+    containing = sorted((each for each in names if len(name) > 3 and name in each), key=len)
+    close = containing[:1] or difflib.get_close_matches(name, names, n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 

@@ -154,8 +154,13 @@ def _about_true(entry: TrueEntry) -> list[tuple[str, str]]:
 
 def _about_cost(entry: CheaperEntry) -> list[tuple[str, str]]:
     goals = {"time": entry.goal.time, "peak memory": entry.goal.peak, "kept bytes": entry.goal.kept}
-    parts = [f"{part:g} of the {what}" for what, part in goals.items() if part is not None]
+    parts = [f"{_part(part)} of the {what}" for what, part in goals.items() if part is not None]
     return [("goal", f"at most {', '.join(parts)} of what it replaces (benchmarks/fused.py)")]
+
+
+def _part(part: float) -> str:
+    """Return a part as a decimal of two digits, or as a fraction."""
+    return f"{part:g}" if part == round(part, 3) else f"1/{1 / part:.2g}"
 
 
 def _edges(entry: SurrogateEntry) -> str:

@@ -56,7 +56,9 @@ from gradwright.fused.selective import selective_log_softmax as selective_log_so
 from gradwright.fused.selective import topk_log_softmax as topk_log_softmax
 
 if not _TYPE_CHECKING:  # so that type checkers still tell what there is
+    # Without the modules, which are not for users: `help` and the guesses go by it.
+    __all__ = sorted(name for name, value in globals().items() if callable(value) and name[0] != "_")
 
     def __getattr__(name: str) -> object:
-        guess = "" if name.startswith("_") else _did_you_mean(name, [each for each in globals() if each[0] != "_"])
+        guess = "" if name.startswith("_") else _did_you_mean(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{guess}", name=name)
