@@ -137,7 +137,7 @@ def test_skip(net: Net) -> None:
     ):
         done = quantize_model(Net(), weights=4, skip=skip)  # type: ignore[arg-type]
         assert [layer.name for layer in done.layers] == left
-    with pytest.raises(OptionError, match=r"skip: 'haed' is no layer; the layers are .*Did you mean 'head'"):
+    with pytest.raises(OptionError, match=r"skip: 'haed' means no layer here; it can mean .*Did you mean 'head'"):
         quantize_model(Net(), weights=4, skip="haed")
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from torch import nn
 
-from gradwright.errors import OptionError, did_you_mean
+from gradwright.errors import OptionError, did_you_mean, kind_of
 
 Names: TypeAlias = "str | type | Sequence[str | type]"
 """Names of layers or of what holds them, ``*`` allowed, and classes of layers."""
@@ -18,20 +18,33 @@ def meant(option: str, names: Names, layers: Mapping[str, nn.Module]) -> set[str
     """Return the names of the layers that an option means.
 
     Raises:
-        OptionError: a part of it means none.
+        OptionError: a part of it means none, or is neither a name nor a class.
     """
+    if not isinstance(names, (str, type, Collection)):
+        raise _no_names(option, names)
     found = set()
     for item in [names] if isinstance(names, (str, type)) else names:
+        if not isinstance(item, (str, type)):
+            raise _no_names(option, item)
         if isinstance(item, type):
             these = {name for name, layer in layers.items() if isinstance(layer, item)}
         else:
             these = {name for name in layers if any(fnmatchcase(part, item) for part in _prefixes(name))}
         if not these:
-            known = f"the layers are {', '.join(map(shown, layers)) or 'none'}"
+            said = item.__name__ if isinstance(item, type) else repr(item)
+            known = [f"{shown(name)} ({type(layer).__name__})" for name, layer in layers.items()]
+            can = f"it can mean {listed(known, 8)}" if known else "there is none that it can mean"
             hint = "" if isinstance(item, type) else did_you_mean(item, layers)
-            raise OptionError(f"{option}: {item!r} is no layer; {known}.{hint}")
+            raise OptionError(f"{option}: {said} means no layer here; {can}.{hint}")
         found |= these
     return found
+
+
+def _no_names(option: str, value: object) -> OptionError:
+    return OptionError(
+        f"{option}: got {kind_of(value)}; expected names of layers, as `named_modules` gives them, or classes; give "
+        "one or a list of them."
+    )
 
 
 def shown(name: str) -> str:
