@@ -215,6 +215,33 @@ class Unshifted(LanguageModel):
         return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
+class Unnamed(LanguageModel):
+    """Has its last layer under another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = self.lm_head
+        del self.lm_head
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
+        logits = self.head(self.norm(self.embedding(input_ids)))
+        return Output(None if labels is None else self.loss_function(logits, labels), logits)
+
+
+class Targets(nn.Module):
+    """Has other words for the labels, and returns a pair."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(23, 8)
+        self.drop = nn.Dropout(0.3)
+        self.lm_head = nn.Linear(8, 23)
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        logits = self.lm_head(self.drop(self.wte(idx)))
+        return logits, None if targets is None else nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
 class Tuples(LanguageModel):
     def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
         out = super().forward(input_ids, labels=labels)

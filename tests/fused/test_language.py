@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gradwright.errors import RuleError
 from gradwright.fused import patch
+from gradwright.fused.language import BY_HAND
 from tests.footprint import peak_bytes
 from tests.fused import lookalikes as alike
 from tests.fused.lookalikes import LanguageModel, Softcapped, WithMore, matches, replaced, scattered
@@ -170,6 +171,7 @@ def watched() -> LanguageModel:
         (alike.Unshifted, "its loss is off by .* from the cross-entropy of the tokens that follow"),
         (with_routers, "its loss is off by .*"),
         (alike.Tuples, "its result has no fields for loss and logits"),
+        (alike.Unnamed, "its last linear layer is not found, as lm_head or by get_output_embeddings"),
         (lambda: with_head(nn.Sequential(nn.Linear(8, 23))), "its last layer is a Sequential, of which no .*"),
         (lambda: with_head(replaced(nn.Linear(8, 23))), "a hook reads its logits"),
         (watched, "a hook reads its logits"),
@@ -179,8 +181,38 @@ def watched() -> LanguageModel:
 def test_what_is_left_and_why(make: Any, why: str) -> None:
     model = make()
     said = patch(model, loss=True).skipped[""]
-    assert matches(said, why), said
+    assert matches(said, f"{why}; {BY_HAND}"), said
     assert "forward" not in vars(model)
+
+
+def test_a_model_that_takes_no_labels() -> None:
+    """As nanoGPT has it."""
+    assert str(patch(alike.Targets(), loss=True)).splitlines() == [
+        "0 of 0 layers swapped",
+        "left as they are",
+        "  the loss: no forward takes `labels`, as those of Hugging Face do; in a forward",
+        "    of your own call gw.fused.linear_cross_entropy, or use",
+        "    gw.fused.LinearCrossEntropyLoss",
+        "  Embedding (1), Dropout (1), Linear (1): nothing cheaper is known",
+    ]
+    assert "loss" not in str(patch(alike.Targets())), "it was not asked for"
+
+
+def test_what_only_wraps_a_language_model_or_has_no_words_is_not_accused() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = LanguageModel()
+
+        def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+            out: Tensor = self.model(x, labels=labels).loss
+            return out
+
+    done = patch(Wrapper(), loss=True)
+    assert [layer.name for layer in done.layers] == ["model", "model.norm"]
+    assert not done.skipped
+    assert not done.loss
+    assert not patch(alike.Unnamed()).skipped, "where the loss is not asked for"
 
 
 def test_more_loss_that_is_asked_for_later_is_not_lost() -> None:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import gradwright as gw
-from gradwright.errors import OptionError, RuleError
-from gradwright.fused import patch
+from gradwright.errors import ArgumentError, OptionError, RuleError
+from gradwright.fused import patch, unpatch
 from tests.footprint import kept_bytes
 from tests.fused import lookalikes as alike
 
@@ -106,7 +106,7 @@ def test_hooks_see_what_they_saw(net: Net, place: str) -> None:
         net.get_submodule(name).register_forward_hook(note(name))
     if place == "before":
         done = patch(net)
-        assert done.skipped["mlp"] == "1 a hook reads what is between it and the linear layer"
+        assert done.skipped["mlp"] == "1 and 2 stay apart: a hook reads what is between them"
         assert not seen, "the trial does not run them"
     net(X)
     got, seen = seen, {}
@@ -146,6 +146,48 @@ def test_copies_and_pickles_are_patched_and_of_their_own(net: Net) -> None:
     assert all(torch.equal(g, slopes[name]) for name, g in gradients(net).items())
     done.undo()
     assert all(torch.equal(g, want[name]) for name, g in gradients(net).items())
+
+
+def test_unpatch_needs_only_the_model(net: Net) -> None:
+    want = gradients(net)
+    done = patch(net, only="norm")
+    patch(net)
+    twins = [copy.deepcopy(net), pickle.loads(pickle.dumps(net))]
+    for twin in [*twins, net]:
+        said = patch(twin).skipped["norm"]
+        assert said == "is swapped already, which gw.fused.unpatch(model) takes back"
+        assert unpatch(nn.ModuleList([twin])) == 5
+        assert unpatch(twin) == 0
+        assert all("forward" not in vars(module) for module in twin.modules())
+        assert all(torch.equal(g, want[name]) for name, g in gradients(twin).items())
+    done.undo()
+    with pytest.raises(ArgumentError, match=r"unpatch: model is None; expected a torch\.nn\.Module; give the model"):
+        unpatch(None)  # type: ignore[arg-type]
+
+
+def test_unpatch_leaves_what_others_replaced(net: Net) -> None:
+    alike.replaced(net.norm)
+    patch(net)
+    assert unpatch(net) == 4
+    assert "forward" in vars(net.norm)
+
+
+def test_a_layer_that_has_gone_need_not_be_undone(net: Net) -> None:
+    done = patch(net)
+    net.norm = nn.Identity()  # type: ignore[assignment]
+    del net.mlp[3]
+    done.undo()
+    assert unpatch(net) == 0
+
+
+def test_a_with_statement_undoes_it_at_the_end(net: Net) -> None:
+    with patch(net) as done:
+        assert "forward" in vars(net.norm)
+    assert unpatch(net) == 0
+    assert str(done) == "undone: the layers that were swapped have their own forward again"
+    with pytest.raises(KeyError), patch(net):
+        raise KeyError
+    assert unpatch(net) == 0
 
 
 def test_a_model_goes_when_nobody_holds_it(net: Net) -> None:
@@ -249,9 +291,14 @@ def test_norms_of_another_library(norm: type, becomes: str, dtype: torch.dtype, 
         (alike.replaced(nn.RMSNorm(8)), "its forward was replaced by something else"),
         (nn.ELU(inplace=True), "works in place, and .*"),
         (nn.LeakyReLU(-0.5), "with these options, in float32, its output does not tell its gradient"),
-        (nn.GELU(), "has a cheaper form only before a linear layer, in a Sequential"),
-        (nn.Sequential(nn.SiLU(inplace=True), nn.Linear(2, 2)), "0 works in place"),
-        (nn.Sequential(alike.replaced(nn.SiLU()), nn.Linear(2, 2)), "0 its forward, or that of the linear layer, .*"),
+        (
+            nn.GELU(),
+            "has a .* only with the linear layer after it: in a Sequential, or write gw.fused.GELULinear for both",
+        ),
+        (nn.SiLU(), ".* or write gw.fused.SiLULinear for both"),
+        (nn.Mish(), ".* or write gw.fused.MishLinear for both"),
+        (nn.Sequential(nn.SiLU(inplace=True), nn.Linear(2, 2)), "0 and 1 stay apart: the activation works in place"),
+        (nn.Sequential(alike.replaced(nn.SiLU()), nn.Linear(2, 2)), "0 and 1 stay apart: the forward of one was .*"),
     ],
 )
 def test_what_is_left_and_why(layer: nn.Module, why: str) -> None:
@@ -279,16 +326,56 @@ def test_only_and_skip() -> None:
     assert names(skip=["mlp", alike.LlamaRMSNorm]) == ["norm", "head.0"]
     assert names(only="mlp", skip="mlp.*") == ["mlp"]
     assert patch(Net(), skip="norm").skipped["norm"] == "asked for"
-    for option in ("only", "skip"):
-        with pytest.raises(OptionError, match=rf"patch: {option}: 'nrom' is no layer; .* Did you mean 'norm'"):
-            names(**{option: "nrom"})
+    assert set(patch(Net(), only="norm").skipped.values()) == {"not in `only`"}
+    assert patch(nn.Sequential(nn.ReLU6(), nn.Hardtanh(), nn.Linear(2, 2)), only=nn.ReLU6).layers[0].name == "0"
+
+
+@pytest.mark.parametrize("option", ["only", "skip"])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("nrom", r"'nrom' means no layer here; it can mean norm \(RMSNorm\), mlp \(Sequential\), .* 'norm'\?"),
+        (nn.Tanh, r"Tanh means no layer here; it can mean norm \(RMSNorm\), .*"),
+        (
+            1,
+            "got an int; expected names of layers, as `named_modules` gives them, or classes; give one or a list of .*",
+        ),
+        ([nn.Linear(2, 2)], "got a Linear; expected names .*"),
+    ],
+)
+def test_names_that_mean_nothing(option: str, value: Any, said: str) -> None:
+    with pytest.raises(OptionError, match=rf"^patch: {option}: {said}$"):
+        patch(Net(), **{option: value})
+
+
+def test_what_is_no_model() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"patch: model is a function; expected a torch\.nn\.Module; give the model"
+    ):
+        patch(lambda x: x)  # type: ignore[arg-type]
+
+
+def test_what_is_compiled_already_is_refused(net: Net) -> None:
+    compiled: Any = torch.compile(net, backend="eager")
+    with pytest.raises(
+        ArgumentError, match=r"patch: the model itself is compiled already; .*; patch it first, and compile"
+    ):
+        patch(compiled)
+    with pytest.raises(ArgumentError, match="patch: 0 is compiled"):
+        patch(nn.Sequential(compiled))
+    net.mlp.compile(backend="eager")
+    with pytest.raises(ArgumentError, match="patch: mlp is compiled"):
+        patch(net)
+    assert unpatch(net) == 0, "nothing was swapped"
 
 
 def test_patching_twice_changes_nothing_more(net: Net) -> None:
     done = patch(net)
     again = patch(net)
     assert not again.layers
-    assert {again.skipped[layer.name] for layer in done.layers} == {"is swapped already"}
+    assert {again.skipped[layer.name] for layer in done.layers} == {
+        "is swapped already, which gw.fused.unpatch(model) takes back"
+    }
     again.undo()
     assert "forward" in vars(net.norm)
     done.undo()
@@ -316,6 +403,20 @@ def test_the_report(net: Net) -> None:
         "left as they are",
         "  mlp.3: works in place, and keeps nothing but its output already",
         "  Linear (3): nothing cheaper is known",
+    ]
+
+
+def test_the_report_fits_the_screen() -> None:
+    model = nn.ModuleDict(
+        {f"{'long' * 5}{i}": layer for i, layer in enumerate([nn.GELU(), nn.GELU(), *[nn.ELU()] * 2])}
+    )
+    assert str(patch(model)).splitlines() == [
+        "1 of 3 layers swapped",
+        "  longlonglonglonglong2: ELU -> gw.fused.elu, from the output",
+        "left as they are",
+        "  longlonglonglonglong0, longlonglonglonglong1: has a cheaper form only with the",
+        "    linear layer after it: in a Sequential, or write gw.fused.GELULinear for",
+        "    both",
     ]
 
 

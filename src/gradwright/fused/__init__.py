@@ -41,6 +41,7 @@ from gradwright.fused.kinked import relu6 as relu6
 from gradwright.fused.log_probs import linear_log_probs as linear_log_probs
 from gradwright.fused.model import PatchedModel as PatchedModel
 from gradwright.fused.model import patch as patch
+from gradwright.fused.model import unpatch as unpatch
 from gradwright.fused.norm_modules import LayerNorm as LayerNorm
 from gradwright.fused.norm_modules import RMSNorm as RMSNorm
 from gradwright.fused.norms import layer_norm as layer_norm

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,18 +35,37 @@ UNDERSTOOD = {
 """Arguments beyond those that the forward names, with which the loss is known; others may be for the loss."""
 
 
-def is_language_model(layer: nn.Module) -> bool:
-    """Tell whether a module takes labels and has a last linear layer."""
+NO_LABELS = "no forward takes `labels`, as those of Hugging Face do"
+BY_HAND = "in a forward of your own call gw.fused.linear_cross_entropy, or use gw.fused.LinearCrossEntropyLoss"
+
+
+def language_models(layers: Mapping[str, nn.Module], loss: bool) -> set[str]:
+    """Return the names of those layers that take labels and have a last linear layer.
+
+    Where there is none and the loss is to be swapped: of those that take labels. Of them :func:`loss_swap` says more.
+    """
+    takes = {name for name, layer in layers.items() if _takes_labels(layer)}
+    whole = {name for name in takes if _head(layers[name]) is not None}
+    return whole or (takes if loss else set())
+
+
+def _takes_labels(layer: nn.Module) -> bool:
     try:
-        takes = inspect.signature(own_forward(layer)).parameters
+        return "labels" in inspect.signature(own_forward(layer)).parameters
     except (TypeError, ValueError, AttributeError):  # a scripted module has no forward in Python
         return False
-    return "labels" in takes and _head(layer) is not None
 
 
 def loss_swap(model: nn.Module) -> Answer:
     """Return how the loss of a language model is computed without its logits, which was tried on a few tokens."""
+    answer = _loss_swap(model)
+    return answer if isinstance(answer, Swap) else f"{answer}; {BY_HAND}"
+
+
+def _loss_swap(model: nn.Module) -> Answer:
     head = _head(model)
+    if head is None:
+        return "its last linear layer is not found, as lm_head or by get_output_embeddings"
     if not is_a(head, nn.Linear):
         return f"its last layer is a {type(head).__name__}, of which no cheaper form is known"
     if _is_watched(head):

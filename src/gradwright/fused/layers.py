@@ -73,7 +73,8 @@ def swap_of(layer: nn.Module, dtype: torch.dtype) -> Answer:
             layer, Swap(_rms_norm, "gw.fused.rms_norm"), _rows(layer, layer.normalized_shape), [*_plain(layer), *MIXED]
         )
     if kind is not None:
-        return "has a cheaper form only before a linear layer, in a Sequential"
+        both = f"gw.fused.{kind.__name__}Linear"
+        return f"has a cheaper form only with the linear layer after it: in a Sequential, or write {both} for both"
     return _foreign_norm(layer)
 
 
@@ -239,11 +240,11 @@ def _pair(activation: Any, linear: Any) -> Callable[..., Any] | None:
 def _apart(activation: Any, linear: Any) -> str | None:
     """Return why two layers stay two, or None."""
     if getattr(activation, "inplace", False):
-        return "works in place"
+        return "the activation works in place"
     if is_replaced(activation) or is_replaced(linear):
-        return "its forward, or that of the linear layer, was replaced by something else"
+        return "the forward of one was replaced by something else"
     if torch_compat.has_hooks(activation) or torch_compat.has_hooks(linear):
-        return "a hook reads what is between it and the linear layer"
+        return "a hook reads what is between them"
     return None
 
 
@@ -263,7 +264,7 @@ def _sequential(layer: Any) -> Answer:
         if said is None:
             pairs.append((name, following))
         else:
-            reasons.append(f"{name} {said}")
+            reasons.append(f"{name} and {following} stay apart: {said}")
     if not pairs:
         return "; ".join(reasons)
     said = ", ".join(" and ".join(pair) for pair in pairs)

@@ -68,10 +68,18 @@ def is_ours(layer: nn.Module) -> bool:
     return isinstance(vars(layer).get("forward"), StandIn)
 
 
+def give_back(layer: Any) -> bool:
+    """Let a layer compute with its own forward where we replaced it; tell whether we had."""
+    ours = is_ours(layer)
+    if ours:
+        del layer.forward
+    return ours
+
+
 def obstacle(layer: nn.Module) -> str | None:
     """Return why nothing can stand in for the forward of a layer, or None."""
     if is_ours(layer):
-        return "is swapped already"
+        return "is swapped already, which gw.fused.unpatch(model) takes back"
     if is_replaced(layer):
         return "its forward was replaced by something else"
     for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:

@@ -360,6 +360,11 @@ def has_hooks(module: torch.nn.Module) -> bool:
     return any(getattr(module, kind, None) for kind in kinds)
 
 
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Tell whether a module is what ``torch.compile`` returned, or was told to ``compile()`` itself."""
+    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+
+
 def version() -> str:
     """Return the version of torch."""
     return str(torch.__version__)
