@@ -111,17 +111,16 @@ def _told(case: Case, found: Directional, cut: bool) -> Outcome:
     if found.wrong and cut and is_hand_written(case):
         return Outcome("unsupported", UPSTREAM)
     if not found.wrong and not found.smooth:
-        return Outcome("unresolved", "the first derivative is not smooth here; no element is wrong where it is")
+        return Outcome("unresolved", "the first derivative is not smooth here; beside that no element was found wrong")
     if not found.wrong and found.unresolved:
         reason = "the error bar is too wide, differences of several sizes disagree, or the second derivative jumps"
         return Outcome("unresolved", reason)
     if not found.wrong:
         seen = MARGIN * found.bar / abs(found.numeric) if found.numeric else None
         return Outcome("pass", "jvp of jvp is the derivative of jvp", sensitivity=seen)
-    place, where = "a random direction", None
-    if found.element is not None:
-        where = _place(case, found.element)
-        place = f"{place}, and is wrong along {where} alone" if found.smooth else f"{where} alone"
+    assert found.element is not None  # nothing else is accused
+    where = _place(case, found.element)
+    place = f"a random direction, and is wrong along {where} alone" if found.smooth else f"{where} alone"
     message = (
         f"jvp of jvp is {found.analytic:.10g} and the derivative of jvp {found.numeric:.10g} ± {found.bar:.1g} along "
         f"{place}."
