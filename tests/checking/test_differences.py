@@ -100,6 +100,32 @@ def test_a_kink_that_is_only_near_does_not_blur_the_slope() -> None:
     assert abs(float(estimate.value) - 1.0) <= float(estimate.bar) < 1e-3
 
 
+@pytest.mark.parametrize("size", [1e-8, 1e-7, 1e-6, 1e-3, 1.0])
+def test_a_kink_that_drowns_in_finer_steps_is_not_taken_for_a_near_one(size: float) -> None:
+    estimate = at(lambda a: a + size * torch.relu(a - 1), 1.0)
+    assert int(estimate.behaviour) == Behaviour.KINK
+    assert float(estimate.lower) <= 1 + 1e-9
+    assert float(estimate.upper) >= 1 + size - 1e-9
+
+
+@pytest.mark.parametrize("x", [0.3, 1.0, 2.7])
+@pytest.mark.parametrize("f", [torch.exp, torch.sin, torch.tanh, lambda a: a**5])
+def test_the_slopes_of_a_smooth_function_are_not_apart(f: Callable[[Tensor], Tensor], x: float) -> None:
+    assert float(at(f, x).apart) < 1e-8 * max(1.0, abs(float(at(f, x).value)))
+
+
+@pytest.mark.parametrize("size", [1e-10, 1e-7, 1e-3, 1.0])
+def test_the_slopes_at_a_kink_are_apart_however_small_it_is(size: float) -> None:
+    assert float(at(lambda a: a + size * torch.relu(a - 1), 1.0).apart) >= 0.99 * size
+
+
+@pytest.mark.parametrize("distance", [10 ** (-k / 8) for k in range(16, 64)])
+def test_a_near_kink_counts_until_the_steps_no_longer_reach_it(distance: float) -> None:
+    """Else the slope is right, and the narrow ladder is believed."""
+    estimate = at(lambda a: a + torch.relu(a - 1 - distance), 1.0)
+    assert float(estimate.apart) > 0.2 or abs(float(estimate.value) - 1) <= float(estimate.bar)
+
+
 def test_domain_edge_costs_nothing() -> None:
     estimate = at(torch.sqrt, 1e-7)
     assert float(estimate.value) == pytest.approx(0.5 / math.sqrt(1e-7), rel=1e-9)

@@ -29,6 +29,7 @@ def estimate(
         one(value + bar if high is None else high),
         torch.tensor([[int(behaviour)]], dtype=torch.int8),
         torch.tensor([[True]]),
+        one(0.0),
     )
 
 
@@ -90,6 +91,15 @@ def test_acquittal_needs_an_informative_ladder() -> None:
     assert acquitted(2.0, 1.0, 1e-6, 0.0, lambda scale: right)
     assert not acquitted(2.0, 1.0, 1e-6, 0.0, lambda scale: wide)
     assert acquitted(2.0, 1.0, 1e-6, 0.2, lambda scale: wide), "an analytic side that scatters as much is no evidence"
+
+
+def test_acquittal_where_the_slopes_of_the_two_sides_are_apart() -> None:
+    sharp = estimate(1.0, 1e-12)
+    assert not acquitted(2.0, 1.0, 1e-6, 0.0, lambda scale: sharp)
+    sharp.apart = torch.tensor([[2.0]], dtype=torch.float64)
+    assert acquitted(2.0, 1.0, 1e-6, 0.0, lambda scale: sharp)
+    finer = estimate(1.0, 1e-12)
+    assert not acquitted(2.0, 1.0, 1e-6, 0.0, lambda scale: sharp if scale == 1 else finer), "the kink is only near"
 
 
 def test_tolerance_grows_with_the_rounding_unit() -> None:

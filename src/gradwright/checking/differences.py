@@ -69,6 +69,8 @@ class Estimate:
     """A :class:`Behaviour` for each entry (int8)."""
     moved: Tensor
     """Whether any step changed the output at all (bool)."""
+    apart: Tensor
+    """How far the slopes of the two sides may be apart at the point: what the ladder shows, and no model of it."""
 
     def take(self, other: Estimate, rows: Tensor, better: Tensor) -> None:
         """Replace the entries of ``rows`` where ``better`` holds by those of ``other``."""
@@ -76,7 +78,7 @@ class Estimate:
             mine[rows] = torch.where(better, theirs, mine[rows])
 
     def _tensors(self) -> tuple[Tensor, ...]:
-        return self.value, self.bar, self.lower, self.upper, self.behaviour, self.moved
+        return self.value, self.bar, self.lower, self.upper, self.behaviour, self.moved, self.apart
 
 
 def element_steps(x: Tensor) -> Tensor:
@@ -123,8 +125,8 @@ def differentiate(
         finer, _ = _ladders(f, x, directions[rows], steps[rows] * scale, epsilon, centre)
         kink = best.behaviour[rows] == Behaviour.KINK
         gap = best.upper[rows] - best.lower[rows]
-        # In the finest ladder a kink drowns in rounding and looks smooth, with the mean of its slopes.
-        near = scale >= NEAREST_KINK
+        # In a fine ladder a kink may drown in rounding and look smooth, with the mean of its slopes.
+        near = (scale >= NEAREST_KINK) & (finer.apart < gap / 4)
         only_near = kink & near & (finer.behaviour == Behaviour.SMOOTH) & finer.moved & (finer.bar < gap / 4)
         # A finer ladder in which nothing moved says nothing about a function that moved in a coarser one.
         narrower = ~kink & (finer.bar < best.bar[rows]) & (finer.moved | ~best.moved[rows])
@@ -158,6 +160,7 @@ def differentiate_sum(
     extra = SAFETY * epsilon * size / (FIRST_STEP * scales[0])
     estimate.bar = estimate.bar + extra
     estimate.lower, estimate.upper = estimate.lower - extra, estimate.upper + extra
+    estimate.apart = estimate.apart + extra
     return estimate
 
 
@@ -207,7 +210,7 @@ def _ladders(
     ]
     if not parts:
         empty = torch.empty(0, m, dtype=torch.float64)
-        return Estimate(empty, empty, empty, empty, empty.to(torch.int8), empty.to(torch.bool)), empty
+        return Estimate(empty, empty, empty, empty, empty.to(torch.int8), empty.to(torch.bool), empty), empty
     joined = [torch.cat(tensors) for tensors in zip(*(part._tensors() for part, _ in parts))]
     return Estimate(*joined), torch.cat([coarse for _, coarse in parts])
 
@@ -242,6 +245,7 @@ def _ladder_chunk(
     behaviour = _behaviour(forward, backward, h, rounding)
     kink = behaviour == Behaviour.KINK
     lower, upper = value - bar, value + bar
+    apart = _apart(forward - backward, noise / h)
     if bool(kink.any()) or not bool(bar.isfinite().all()):
         right, right_bar = _one_sided(forward, rounding / h)
         left, left_bar = _one_sided(backward, rounding / h)
@@ -249,10 +253,11 @@ def _ladder_chunk(
             # One side outside the domain: central differences never existed.
             alone = ~bar.isfinite() & side_bar.isfinite()
             value, bar = torch.where(alone, side, value), torch.where(alone, side_bar, bar)
+            apart = torch.where(alone, 0.0, apart)
         lower = torch.where(kink, (left - left_bar).minimum(right - right_bar), value - bar)
         upper = torch.where(kink, (left + left_bar).maximum(right + right_bar), value + bar)
     moved = ((plus != centre) | (minus != centre)).any(dim=0)
-    return Estimate(value, bar, lower, upper, behaviour, moved), slopes[0]
+    return Estimate(value, bar, lower, upper, behaviour, moved, apart), slopes[0]
 
 
 def _step_taken(above: Tensor, below: Tensor, u: Tensor) -> float:
@@ -291,6 +296,16 @@ def _one_sided(slopes: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:
     """
     value, bar = _romberg(slopes, 2 * rounding, RATIO)
     return value, bar + SAFETY * (slopes[-1] - slopes[-2]).abs()
+
+
+def _apart(gaps: Tensor, rounding: Tensor) -> Tensor:
+    """Return how far the one-sided slopes may be apart, from their gaps (K, C, m) and the rounding of each slope.
+
+    The gap of a smooth function is odd in h, so that one extrapolation leaves h^3 of it; that of a kink is constant.
+    Two steps in a row must agree: at a kink that is only near the extrapolated gap passes through zero.
+    """
+    shown = ((RATIO * gaps[1:] - gaps[:-1]) / (RATIO - 1)).abs() + SAFETY * (rounding[1:] + rounding[:-1])
+    return shown[1:].maximum(shown[:-1]).nan_to_num(math.inf).amin(dim=0)
 
 
 def _keep_smaller(best: Tensor, error: Tensor, value: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:

@@ -140,6 +140,7 @@ def _per_element(case: Case, k: int, pattern: Pattern, estimate: Estimate) -> Es
         estimate.upper / scale,
         estimate.behaviour,
         estimate.moved,
+        estimate.apart / scale,
     )
 
 
@@ -170,6 +171,7 @@ def _tried(
         estimate.upper * scale,
         estimate.behaviour,
         estimate.moved,
+        estimate.apart * scale,
     )
     state = prosecute(
         state,

@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from gradwright.checking.allowances import NONE, Allowances
-from gradwright.checking.differences import FIRST_STEP, Behaviour, Estimate, VectorFunction, differentiate
+from gradwright.checking.differences import (
+    FIRST_STEP,
+    NEAREST_KINK,
+    Behaviour,
+    Estimate,
+    VectorFunction,
+    differentiate,
+)
 
 MAX_PROSECUTED = 24
 """Columns that are prosecuted; when all of them are convicted the others stand accused by the same evidence."""
@@ -23,7 +30,7 @@ MAX_PROSECUTED_OUTPUTS = 256
 FINEST_STAIRS = 1e-6
 SCATTER_SAFETY = 16.0
 """What the noise of an ill-conditioned forward may add to a difference at a step somewhat finer than the first."""
-PROSECUTION_SCALES = (1e-3, 1e-6, 1e-9, 1e-11)
+PROSECUTION_SCALES = (NEAREST_KINK, 1e-6, 1e-9, 1e-11)
 MARGIN = 8.0
 """A number along a direction of many elements is accused only when it is this many bars away."""
 UNRESOLVED_BAR = 1e-3
@@ -184,11 +191,14 @@ def acquitted(analytic: float, numeric: float, bar: float, scatter: float, along
         return True
     # A finer ladder within one stair of a rule that cancels is sure of itself; the widest one sees the whole staircase.
     widest = along(1.0)
+    ladders = {scale: along(scale) for scale in PROSECUTION_SCALES}
+    # Half the gap between the slopes of the two sides is what a kink at the point makes of the slope of neither.
+    if min(float(widest.apart), float(ladders[NEAREST_KINK].apart)) > discrepancy / 4:
+        return True
     informative = int(widest.behaviour) == Behaviour.SMOOTH and float(widest.bar) <= discrepancy / 2
     if informative and float(widest.lower) - bar <= analytic <= float(widest.upper) + bar:
         return True
-    for scale in PROSECUTION_SCALES:
-        finer = along(scale)
+    for finer in ladders.values():
         if not (float(finer.bar) <= discrepancy / 2 and bool(finer.moved)):
             continue  # not informative
         inside = float(finer.lower) <= analytic <= float(finer.upper)

@@ -39,12 +39,13 @@ from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import MARGIN, one_unit_away
 from gradwright.checking.magnitudes import Magnitudes
 from gradwright.checking.parts import Pass
-from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.report import Finding, Outcome
 from gradwright.checking.second import (
     Directional,
     FirstOrderOnlyError,
     directional,
     double_backward,
+    place,
     weighted,
 )
 from gradwright.checking.trials import has_own_rule
@@ -232,7 +233,8 @@ def _finding(case: Case, name: str, result: Directional) -> Finding:
         how = "is silently missing: its gradient is zero or has no graph, although the gradient moves with the input"
     else:
         how = "is silently incomplete: differentiating the gradient again does not give its derivative"
-    message = f"{name} with respect to `{result.name}` {how}."
+    where = place(case, result)
+    message = f"{name} with respect to `{result.name if result.smooth else where}` {how}."
     variable = repro.variable(result.name or "")
     body = [
         f"total = sum(t.sum() for t in {repro.listed(case)})",
@@ -240,5 +242,4 @@ def _finding(case: Case, name: str, result: Directional) -> Finding:
         "loss = total + grad.square().sum()  # a gradient penalty",
         f'print("gradient carries a graph:", grad.requires_grad, torch.autograd.grad(loss, {variable}))',
     ]
-    where = Where(input=result.name)
     return Finding("fail", message, HINT, where, result.analytic, result.numeric, result.bar, repro.script(case, body))

@@ -1,8 +1,9 @@
 """Forward mode over forward mode gives the second derivative, or raises.
 
 ## What it checks
-``torch.func.jvp`` of ``torch.func.jvp`` along two random directions, against differences of the inner one. The verdict
-is ``unsupported`` when it raises, and also when PyTorch itself returns zero for the outer derivative of a Function's
+``torch.func.jvp`` of ``torch.func.jvp`` along two random directions, against differences of the inner one. Where the
+first derivative has a kink, only an element that is wrong when it is moved alone is accused. The verdict is
+``unsupported`` when it raises, and also when PyTorch itself returns zero for the outer derivative of a Function's
 ``jvp`` (pytorch/pytorch#197867): the rule is right, but must not be used that way. Where PyTorch's own rules alone are
 wrong, nothing is decided.
 
@@ -29,21 +30,13 @@ from torch import Tensor
 from gradwright.checking.audit import random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
-from gradwright.checking.differences import (
-    FIRST_STEP,
-    Behaviour,
-    Estimate,
-    VectorFunction,
-    differentiate_sum,
-    element_steps,
-    signed,
-)
+from gradwright.checking.differences import FIRST_STEP, element_steps, signed
 from gradwright.checking.forward_mode import call_flat, has_jvp
 from gradwright.checking.guards import without_gradients
-from gradwright.checking.judge import SCATTER_SAFETY, acquitted, largest_entry
+from gradwright.checking.judge import MARGIN, largest_entry, one_unit_away
 from gradwright.checking.magnitudes import largest_in_backward
-from gradwright.checking.projection import rounding_of_sum
-from gradwright.checking.report import Finding, Outcome
+from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.second import Directional, directional
 from gradwright.checking.variants import is_hand_written
 from gradwright.errors import describe_exception
 
@@ -70,6 +63,10 @@ def examine(case: Case) -> Outcome:
         return Outcome("skipped", "not examined for complex numbers")
     if any(x.dtype != torch.float64 for x in case.base):
         return Outcome("skipped", "does not run in float64, where differences are precise enough")
+    return _compared(case)
+
+
+def _compared(case: Case) -> Outcome:
     generator = case.generator("nested forward")
     v = random_cotangent(case, "nested forward")
     x = torch.cat(case.base)
@@ -80,47 +77,65 @@ def examine(case: Case) -> Outcome:
         pushed: Tensor = torch.func.jvp(lambda t: call_flat(case, torch.split(t, case.n)), (flat,), (u,))[1]
         return v * pushed
 
-    try:
+    def products(at: Tensor, along: Tensor) -> Tensor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            first = terms(x).detach()
-            products = torch.func.jvp(terms, (x,), (p,))[1].detach()
+            pushed: Tensor = torch.func.jvp(terms, (at,), (along,))[1]
+            return pushed.detach()
+
+    try:
+        here = products(x, p)
     except Exception as error:
         return Outcome("unsupported", f"forward over forward raises {describe_exception(error)}")
-    return _judge(case, terms, x, u, p, products, float(first.abs().sum()))
 
-
-def _judge(
-    case: Case, terms: VectorFunction, x: Tensor, u: Tensor, p: Tensor, products: Tensor, size: float
-) -> Outcome:
     def value(flat: Tensor) -> Tensor:
         try:
             return terms(flat).detach()
         except Exception:
             return torch.full((case.m,), math.nan, dtype=torch.float64)
 
-    def along(*scales: float) -> Estimate:
-        return differentiate_sum(value, x, p, case.epsilon, scales)
+    def again() -> float:
+        return float(products(one_unit_away(x, generator), p).sum())
 
-    estimate = along(1.0, 1e-3, 1e-6)
-    numeric, bar = float(estimate.value), float(estimate.bar)
-    analytic = float(products.sum())
-    if int(estimate.behaviour) >= Behaviour.KINK or not math.isfinite(bar):
-        return Outcome("unresolved", "the first derivative is not smooth here")
-    allowed = bar + rounding_of_sum(case.epsilon, products) + 1e-10 * size + case.allowances.of_sum(products, p)
-    if abs(analytic - numeric) <= allowed:
-        return Outcome("pass", "jvp of jvp is the derivative of jvp", sensitivity=allowed / size if size else None)
-    if analytic == 0.0 and not bool(products.any()) and is_hand_written(case):
+    def magnitude() -> float:
+        return largest_in_backward(case, v) * largest_entry(u)
+
+    def along_part(part: Tensor) -> float:
+        return float(products(x, part).sum())
+
+    found = directional(case, None, here, value, x, p, again, magnitude, along_part)
+    return _told(case, found, cut=not bool(here.any()))
+
+
+def _told(case: Case, found: Directional, cut: bool) -> Outcome:
+    if found.wrong and cut and is_hand_written(case):
         return Outcome("unsupported", UPSTREAM)
-    # Large terms may cancel (a saturated softmax): their rounding stays, and inside an exponential that of x too.
-    magnitude = largest_in_backward(case, random_cotangent(case, "nested forward"))
-    rounding = case.epsilon * max(1.0, largest_entry(x)) * magnitude * largest_entry(u) * largest_entry(p)
-    if acquitted(analytic, numeric, allowed, SCATTER_SAFETY * rounding, lambda scale: along(scale)):
-        return Outcome("unresolved", "differences of several sizes disagree here")
+    if not found.wrong and not found.smooth:
+        return Outcome("unresolved", "the first derivative is not smooth here; beside that no element was found wrong")
+    if not found.wrong and found.unresolved:
+        reason = "the error bar is too wide, differences of several sizes disagree, or the second derivative jumps"
+        return Outcome("unresolved", reason)
+    if not found.wrong:
+        seen = MARGIN * found.bar / abs(found.numeric) if found.numeric else None
+        return Outcome("pass", "jvp of jvp is the derivative of jvp", sensitivity=seen)
+    assert found.element is not None  # nothing else is accused
+    where = _place(case, found.element)
+    place = f"a random direction, and is wrong along {where} alone" if found.smooth else f"{where} alone"
     message = (
-        f"jvp of jvp is {analytic:.10g} along a random direction, the derivative of jvp {numeric:.10g} ± {bar:.1g}."
+        f"jvp of jvp is {found.analytic:.10g} and the derivative of jvp {found.numeric:.10g} ± {found.bar:.1g} along "
+        f"{place}."
     )
     if not is_hand_written(case):
         return Outcome("unresolved", f"{message.rstrip('.')}; PyTorch's own rules, none of yours is involved")
     hint = "an intermediate that jvp reads is a constant to the outer tangent: compute it in jvp from the saved inputs."
-    return Outcome("fail", message, (Finding("fail", message, hint, None, analytic, numeric, bar),))
+    finding = Finding("fail", message, hint, where, found.analytic, found.numeric, found.bar)
+    return Outcome("fail", message, (finding,))
+
+
+def _place(case: Case, element: int) -> Where:
+    """Name an element of the joined inputs."""
+    for k, n in enumerate(case.n):
+        if element < n:
+            return Where(input=case.inputs[k].name, index=case.locate_input(k, element))
+        element -= n
+    raise IndexError(element)

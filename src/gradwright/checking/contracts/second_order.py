@@ -6,7 +6,8 @@ each input and once for the incoming gradients. The comparison is with the rule 
 rules too; it is not judged while the first derivative is wrong. The verdict is ``unsupported`` when PyTorch raises
 (``@once_differentiable`` does), and ``fail`` when the second derivative is silently wrong or missing. Points where the
 subject raises or leaves its declared domain count as points without a value. What lies below the rounding of the
-largest terms of double backward (saturated functions) is not judged, nor is a rule of PyTorch's own.
+largest terms of double backward (saturated functions) is not judged, nor is a rule of PyTorch's own. Where the second
+derivative may jump, an element is accused only if it is wrong when it is moved alone.
 
 ## Why it matters
 Gradient penalties, Hessians, meta-learning and physics-informed losses differentiate twice. A tensor that forward
@@ -35,12 +36,13 @@ from gradwright.checking.differences import FIRST_STEP, element_steps, signed
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import MARGIN, one_unit_away
 from gradwright.checking.magnitudes import Magnitudes
-from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.report import Finding, Outcome
 from gradwright.checking.second import (
     Directional,
     directional,
     double_backward,
     double_backward_at,
+    place,
     weighted_rule,
 )
 from gradwright.checking.trials import has_own_rule
@@ -151,7 +153,8 @@ def _magnitude(case: Case, v: Tensor, weights: list[Tensor]) -> float:
 
 
 def _finding(case: Case, result: Directional, cut: bool) -> Finding:
-    subject = f"`{result.name}`" if result.name else "grad_output"
+    where = place(case, result)
+    subject = f"`{result.name if result.smooth else where}`" if result.name else "grad_output"
     hint = HINT
     if not math.isfinite(result.analytic):
         message = f"the second derivative with respect to {subject} is {result.analytic}, where the gradient is smooth."
@@ -170,7 +173,6 @@ def _finding(case: Case, result: Directional, cut: bool) -> Finding:
             f"the second derivative is silently wrong: differentiating the gradient again with respect to {subject} "
             "does not give its derivative (both along one random direction)."
         )
-    where = Where(input=result.name)
     if result.name is None:
         return Finding("fail", message, hint, where, result.analytic, result.numeric, result.bar)
     name = repro.variable(result.name)
