@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradwright.errors import ArgumentError, OptionError, unknown_choice
 from gradwright.fused.heads import each, summed
+from gradwright.fused.route import product_dtype
 from gradwright.fused.rows import Bend, Rows
 from gradwright.stable.arguments import require_floating, require_number, widened
 
@@ -52,11 +53,8 @@ def flat_head(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, pref
             f"{name}: {bias_name} has the shape {tuple(bias.shape)}; expected ({weight.shape[0]},), one number for each"
             " class; reshape it."
         )
-    device = x.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        x, weight = _cast(x, dtype), _cast(weight, dtype)
-        bias = None if bias is None else _cast(bias, dtype)
+    x, weight = x.to(product_dtype(x)), weight.to(product_dtype(weight))
+    bias = None if bias is None else bias.to(product_dtype(bias))
     given = {tensor.dtype for tensor in (x, weight, bias) if tensor is not None}
     if len(given) > 1:
         third = "" if bias is None else f", {bias_name} {bias.dtype}"
@@ -65,10 +63,6 @@ def flat_head(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, pref
             "torch.nn.functional.linear; convert them, or use torch.autocast."
         )
     return Head(x.reshape(x.shape[:-1].numel(), x.shape[-1]), weight, bias, x.shape[:-1])
-
-
-def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
 
 
 def check_bend(name: str, softcap: float | None, temperature: float = 1.0) -> Bend:
