@@ -14,7 +14,7 @@ from gradwright.authoring.catalogue import entries
 from gradwright.typing import has_custom_gradient
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ["writing-gradients.md", "ste.md"]
+PAGES = ["fused.md", "writing-gradients.md", "ste.md"]
 """Pages whose every block of Python is run; that for newcomers has a test of its own."""
 
 

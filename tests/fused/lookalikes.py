@@ -82,6 +82,13 @@ class GemmaRMSNorm(nn.Module):
         return (normed * (1.0 + self.weight.float())).type_as(x)
 
 
+class DroppingRMSNorm(LlamaRMSNorm):
+    """Drops elements in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
 class CentredRMSNorm(LlamaRMSNorm):
     """Is a layer norm."""
 

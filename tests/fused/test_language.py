@@ -226,6 +226,40 @@ def test_more_loss_that_is_asked_for_later_is_not_lost() -> None:
     assert_same(asked, results(model))
 
 
+class Adapted(nn.Linear):
+    """A layer with an adapter, whose weight is that of the layer alone."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__(layer.in_features, layer.out_features)
+        self.weight, self.bias = layer.weight, layer.bias
+        self.down = nn.Parameter(torch.ones(2, layer.in_features))
+        self.up = nn.Parameter(torch.ones(layer.out_features, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x @ self.down.t() @ self.up.t()
+
+
+def test_a_last_layer_that_has_changed_is_not_passed_by(model: LanguageModel) -> None:
+    done = patch(model, only="", loss=True)
+    model.lm_head = Adapted(model.lm_head)
+    got = results(model)
+    assert got[0].logits is not None
+    done.undo()
+    assert_same(results(model), got)
+
+
+def test_a_loss_that_has_changed_is_the_new_one(model: LanguageModel) -> None:
+    patch(model, only="", loss=True)
+    own = model.loss_function
+    model.loss_function = lambda *args, **more: 3 * own(*args, **more)  # type: ignore[method-assign]
+    torch.manual_seed(5)
+    changed = model(TOKENS, labels=LABELS)
+    assert changed.logits is not None
+    del model.loss_function
+    torch.manual_seed(5)
+    torch.testing.assert_close(changed.loss, 3 * model(TOKENS, labels=LABELS).loss)
+
+
 def test_a_forward_that_has_changed_is_refused(model: LanguageModel) -> None:
     patch(model, loss=True)
     model.bent = lambda logits: 2 * logits  # type: ignore[method-assign]

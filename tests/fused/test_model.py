@@ -316,6 +316,18 @@ def test_the_trial_leaves_no_trace(net: Net) -> None:
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
+def test_a_norm_that_is_another_one_in_training() -> None:
+    """Whatever the model does as it is patched; the mode stays, and so do the random numbers to come."""
+    for training in (False, True):
+        model = nn.Sequential(nn.Linear(8, 8), alike.DroppingRMSNorm(8)).train(training)
+        state = torch.get_rng_state()
+        done = patch(model)
+        assert not done.layers
+        assert done.skipped["1"].endswith("in float32" if training else "in float32, in training")
+        assert all(module.training == training for module in model.modules())
+        assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_only_and_skip() -> None:
     def names(**options: Any) -> list[str]:
         return [layer.name for layer in patch(Net(), **options).layers]

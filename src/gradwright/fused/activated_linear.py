@@ -25,7 +25,7 @@ from gradwright.authoring.cheaper import Goal, cheaper
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF, Point, relative
 from gradwright.errors import ArgumentError, unknown_choice
-from gradwright.fused.route import MATRIX_ROWS, block_rows, by_hand
+from gradwright.fused.route import MATRIX_ROWS, block_rows, by_hand, product_dtype
 from gradwright.stable.arguments import require_floating, widened
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -173,20 +173,12 @@ def _checked(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, activati
             "weight's out_features; reshape it."
         )
     for argument, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and _product_dtype(tensor) != _product_dtype(x):
+        if tensor is not None and product_dtype(tensor) != product_dtype(x):
             raise ArgumentError(
                 f"{name}: {argument} is {tensor.dtype} and x is {x.dtype}; expected one dtype; convert one of them, or "
                 "use torch.autocast."
             )
     return _activated_linear(x, weight, bias, activation)
-
-
-def _product_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype in which a matrix product takes a tensor: under autocast that of autocast, but for float64."""
-    kind = tensor.device.type
-    if tensor.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):
-        return tensor.dtype
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
 
 
 # -------------------------------------------------------------------- the layer
@@ -195,7 +187,7 @@ def _product_dtype(tensor: Tensor) -> torch.dtype:
 @custom_gradient
 def _activated_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     # Cast here: what autocast casts by itself without a graph it hands on, without one, to later layers of this weight.
-    dtype = _product_dtype(x)
+    dtype = product_dtype(x)
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     if not by_hand(x, weight, bias):
         return functional.linear(_activated(x, activation).to(dtype), weight, bias)

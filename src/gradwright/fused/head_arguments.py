@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradwright.errors import ArgumentError, OptionError, unknown_choice
 from gradwright.fused.heads import each, summed
+from gradwright.fused.route import autocasts, product_dtype
 from gradwright.fused.rows import Bend, Rows
 from gradwright.stable.arguments import require_floating, require_number, widened
 from gradwright.stable.seen import visible
@@ -67,12 +68,10 @@ def flat_head(
             " class; reshape it."
         )
     require_one_device(name, x, **{weight_name: weight, bias_name: bias})
-    device = x.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        lower = torch.get_autocast_dtype(device)
-        dtype = dtype or (x.dtype if x.dtype == torch.float64 else torch.float32)
-        x, weight = _cast(x, lower), _cast(weight, lower)
-        bias = None if bias is None else _cast(bias, lower)
+    if dtype is None and autocasts(x):
+        dtype = torch.float32
+    x, weight = x.to(product_dtype(x)), weight.to(product_dtype(weight))
+    bias = None if bias is None else bias.to(product_dtype(bias))
     given = {tensor.dtype for tensor in (x, weight, bias) if tensor is not None}
     if len(given) > 1:
         third = "" if bias is None else f", {bias_name} {bias.dtype}"
@@ -113,10 +112,6 @@ def require_classes(name: str, argument: str, index: Tensor, classes: int) -> No
             f"{name}: {argument} holds {low if low < 0 else high}; expected classes from 0 to {classes - 1}, or "
             "ignore_index; correct the labels, or pass the whole weight."
         )
-
-
-def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
 
 
 def check_bend(name: str, softcap: float | None, temperature: float = 1.0) -> Bend:

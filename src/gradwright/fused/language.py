@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,7 +77,10 @@ def _loss_swap(model: nn.Module) -> Answer:
         return "its forward changes the logits, or does not return them"
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, LookupError) as error:
         return f"could not be tried: {describe_exception(error)}"
-    return said or Swap(_forward, "gw.fused.linear_cross_entropy in training with labels, which gives no logits")
+    return said or Swap(
+        partial(_forward, _loss_of(model)),
+        "gw.fused.linear_cross_entropy in training with labels, which gives no logits",
+    )
 
 
 def _head(model: Any) -> Any:
@@ -90,10 +94,16 @@ def _is_watched(head: Any) -> bool:
     return is_replaced(head) or torch_compat.has_hooks(head)
 
 
-def _forward(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compute as the model does, without logits where they are for the loss alone."""
+def _loss_of(model: Any) -> Any:
+    """Return the function that the model computes its loss with, or None where it has none of a known name."""
+    loss = getattr(model, "loss_function", None)
+    return getattr(loss, "__func__", loss)  # what is held must not hold the model
+
+
+def _forward(loss: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compute as the model does, without logits where they are for the loss alone, which is still the one given."""
     own = own_forward(model)
-    if not model.training or torch_compat.is_recording():
+    if not model.training or torch_compat.is_recording() or _loss_of(model) is not loss:
         return own(*args, **kwargs)
     bound = inspect.signature(own).bind(*args, **kwargs)
     if not _is_for_the_loss(model, bound):
@@ -111,6 +121,7 @@ def _is_for_the_loss(model: Any, bound: inspect.BoundArguments) -> bool:
         and given.get("return_dict", True) is True
         and not given.get(ROUTERS, getattr(getattr(model, "config", None), ROUTERS, False))
         and not any(_chooses(given.get(name, 0)) for name in ("logits_to_keep", "num_logits_to_keep"))
+        and is_a(_head(model), nn.Linear)  # an adapter may have come over it
         and not _is_watched(_head(model))
     )
 

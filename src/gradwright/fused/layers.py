@@ -7,7 +7,8 @@ All are tried: two norms that look alike may differ in whether 1 is added to the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -279,9 +280,26 @@ def _one_by_one(activation: Any, linear: Any, x: Tensor) -> Any:
 
 
 def _tried(layer: nn.Module, swap: Swap, inputs: list[Tensor], conditions: list[Condition]) -> Answer:
-    """Return the swap when it gives what the layer gives, else what is different."""
-    said = _compared([layer], lambda layer, x: own_forward(layer)(x), swap.compute, inputs, conditions)
-    return swap if said is None else said
+    """Return the swap when it gives what the layer gives, in training and else, or what is different."""
+    for training in (layer.training, not layer.training):
+        with _in_mode(layer, training):
+            said = _compared([layer], lambda layer, x: own_forward(layer)(x), swap.compute, inputs, conditions)
+        if said is not None:
+            return said if training == layer.training else f"{said}, {'in' if training else 'out of'} training"
+    return swap
+
+
+@contextmanager
+def _in_mode(layer: nn.Module, training: bool) -> Iterator[None]:
+    """Let a layer compute as in training or not; the modes that it had and the random numbers to come are kept."""
+    modes = {module: module.training for module in layer.modules()}
+    layer.train(training)
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            yield None
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def _compared(

@@ -25,10 +25,11 @@ def by_hand(*tensors: Tensor | None) -> bool:
     """Tell whether blocks with own buffers may be used: eager mode, and tensors that hold their numbers themselves."""
     if torch_compat.is_recording() or torch_compat.transforms_active() or torch_compat.forward_mode_on():
         return False
-    return not any(
-        tensor is not None and (type(tensor) not in (Tensor, Parameter) or torch_compat.may_be_batched(tensor))
-        for tensor in tensors
-    )
+    return not any(tensor is not None and not _holds_numbers(tensor) for tensor in tensors)
+
+
+def _holds_numbers(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, Parameter) and not tensor.is_meta and not torch_compat.may_be_batched(tensor)
 
 
 def block_rows(rows: int, columns: int, itemsize: int, device: torch.device) -> int:
@@ -37,3 +38,16 @@ def block_rows(rows: int, columns: int, itemsize: int, device: torch.device) -> 
     if cached is None:
         return max(rows, 1)
     return max(1, min(rows, torch.get_num_threads() * cached // max(columns * itemsize, 1)))
+
+
+def product_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype in which a matrix product takes a tensor: under autocast that of autocast, but for float64."""
+    return torch.get_autocast_dtype(tensor.device.type) if autocasts(tensor) else tensor.dtype
+
+
+def autocasts(tensor: Tensor) -> bool:
+    """Tell whether autocast is on for a tensor, which leaves float64 as it is."""
+    kind = tensor.device.type
+    if tensor.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):
+        return False
+    return torch.is_autocast_enabled(kind)
