@@ -12,7 +12,7 @@ import gradwright as gw
 
 PLACES = torch.empty(8, dtype=torch.int64, device="meta")
 CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cross-entropy": lambda x, w: gw.fused.linear_cross_entropy(x, w, PLACES, entropy=0.1),
+    "cross-entropy": lambda x, w: gw.fused.linear_cross_entropy(x, w, PLACES, entropy_bonus=0.1),
     "per row": lambda x, w: gw.fused.linear_cross_entropy(x, w, PLACES, reduction="none"),
     "distillation": lambda x, w: gw.fused.linear_distillation(x, w, x.detach() @ w.detach().t()),
     "log-probabilities": lambda x, w: gw.fused.linear_log_probs(x, w, PLACES),
