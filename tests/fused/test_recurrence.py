@@ -194,3 +194,15 @@ def test_many_steps_compile() -> None:
         *(torch.autograd.grad(run(a, b).sum(), (a, b)) for run in (fast, lambda a, b: loop(a, b, None, 0, False)))
     ):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_a_state_that_grows_back_from_below_what_a_product_can_be(reverse: bool, dtype: torch.dtype) -> None:
+    """The product of the two small factors is no number of float32; the state times one and then the other is."""
+    a = torch.tensor([1.0, 1.0, 1e-25, -1e-25, 1e15, 1e15, 1.0, 1.0])
+    a = (a.flip(0) if reverse else a).to(dtype)
+    b, start = torch.zeros(8, dtype=dtype), torch.tensor(1e30, dtype=dtype)
+    found = gw.fused.linear_recurrence(a, b, start, dim=0, reverse=reverse)
+    last = found[0 if reverse else -1]
+    torch.testing.assert_close(last, torch.tensor(-1e10, dtype=dtype), rtol=1e-6, atol=0)
