@@ -243,6 +243,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "expected a number from 0 to 1",
     ),
     "softcap": (lambda: gw.fused.linear_cross_entropy(X, W, T, softcap=0.0), OptionError, "softcap is 0.0"),
+    "no cap": (lambda: gw.fused.linear_cross_entropy(X, W, T, softcap=float("inf")), OptionError, "write None"),
     "block": (lambda: gw.fused.linear_cross_entropy(X, W, T, block=0), OptionError, "block is 0"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -118,12 +119,14 @@ def check_bend(name: str, softcap: float | None, temperature: float = 1.0) -> Be
     """Return what is done to logits.
 
     Raises:
-        OptionError: a number is not positive.
+        OptionError: a number is not positive, or the cap infinite.
     """
     require_number(name, temperature=temperature, **({} if softcap is None else {"softcap": softcap}))
     for option, value in (("softcap", softcap), ("temperature", temperature)):
         if value is not None and not value > 0:
             raise OptionError(f"{name}: {option} is {value}; expected a positive number; correct it.")
+    if softcap == math.inf:
+        raise OptionError(f"{name}: softcap is inf; expected a finite number; write None for no cap.")
     return Bend(softcap, temperature)
 
 
