@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import sys
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradwright as gw
 from gradwright.fused import heads
-from gradwright.fused.heads import block_of
+from gradwright.fused.heads import Formed, block_of
 from tests.footprint import kept_bytes, peak_bytes
 from tests.fused.heads import IGNORED, eager, gradients, layer
 
@@ -162,6 +165,33 @@ def test_repeated_calls_are_equal_to_the_bit() -> None:
     ]
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+
+
+def test_of_two_threads_one_takes_the_gradients_that_were_formed() -> None:
+    """Whatever the first one was about to do when the second one came."""
+
+    def interrupted(after: int) -> list[Any]:
+        formed, found, steps = Formed(), [], itertools.count()
+        formed.held["grads"] = (torch.ones(1), None, None)
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            if frame.f_code is not Formed.take.__code__:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode" and next(steps) == after:
+                sys.settrace(None)
+                found.append(formed.take())
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            found.append(formed.take())
+        finally:
+            sys.settrace(before)
+        return [grads for grads in found if grads is not None]
+
+    assert all(len(interrupted(after)) == 1 for after in range(12))
 
 
 def test_blocks_are_of_equal_size_and_not_too_small() -> None:

@@ -55,12 +55,11 @@ class Formed:
     """Gradients that were formed in the forward, until a backward takes them; it may write to them."""
 
     def __init__(self) -> None:
-        self.grads: Grads | None = None
+        self.held: dict[str, Grads] = {}
 
     def take(self) -> Grads | None:
-        """Return them, the first time."""
-        grads, self.grads = self.grads, None
-        return grads
+        """Return them, the first time; also where two threads go backward through one graph."""
+        return self.held.pop("grads", None)
 
 
 def summed(
@@ -175,7 +174,7 @@ def _summed(
     if formed is None:
         values, _ = _swept(x, weight, bias, plan, None, NOTHING, by_row, shared)
     else:
-        values, formed.grads = _swept(x, weight, bias, plan, scale, plan.needs, by_row, shared)
+        values, formed.held["grads"] = _swept(x, weight, bias, plan, scale, plan.needs, by_row, shared)
     return (values * scale).sum()
 
 
