@@ -206,3 +206,13 @@ def test_a_state_that_grows_back_from_below_what_a_product_can_be(reverse: bool,
     found = gw.fused.linear_recurrence(a, b, start, dim=0, reverse=reverse)
     last = found[0 if reverse else -1]
     torch.testing.assert_close(last, torch.tensor(-1e10, dtype=dtype), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_first_factor_without_a_state_has_no_gradient_whatever_follows(reverse: bool) -> None:
+    a = torch.tensor([0.5, torch.inf, 0.25]).double()
+    a = (a.flip(0) if reverse else a).requires_grad_()
+    for graph in (False, True):
+        h = gw.fused.linear_recurrence(a, torch.ones_like(a), dim=0, reverse=reverse)
+        (grad,) = torch.autograd.grad(h.sum(), a, create_graph=graph)
+        assert grad[-1 if reverse else 0] == 0

@@ -93,10 +93,12 @@ def neighbours(reverse: bool) -> tuple[slice, slice, slice]:
 
 def times_previous(x: Tensor, y: Tensor, first: Tensor | None, reverse: bool) -> Tensor:
     """Return ``x[t] y[t - 1]``, with ``first`` (or zeros) before the first row."""
-    if torch.is_grad_enabled() or not by_hand(x, y, first):
-        return x * previous(y, first, reverse)
-    out = torch.empty_like(x)
     here, before, end = neighbours(reverse)
+    if torch.is_grad_enabled() or not by_hand(x, y, first):
+        row = torch.zeros_like(x[end]) if first is None else x[end] * first  # not a product: 0 times inf is nan
+        rest = x[here] * y[before]
+        return torch.cat([rest, row] if reverse else [row, rest])
+    out = torch.empty_like(x)
     torch.mul(x[here], y[before], out=out[here])
     if first is None:
         out[end].zero_()
