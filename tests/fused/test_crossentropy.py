@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import gradwright as gw
 from gradwright.errors import ArgumentError, OptionError
-from gradwright.fused import crossentropy
+from gradwright.fused import head_arguments
 from tests.fused.heads import IGNORED, eager, gradients, layer
 
 
@@ -166,7 +166,7 @@ def test_an_index_beyond_the_classes_is_an_error() -> None:
 
 
 def test_what_is_ignored_by_default_is_what_torch_ignores() -> None:
-    assert crossentropy.IGNORED == IGNORED == functional.cross_entropy.__defaults__[2]  # type: ignore[index]
+    assert head_arguments.IGNORED == IGNORED == functional.cross_entropy.__defaults__[2]  # type: ignore[index]
 
 
 X, W, T = torch.zeros(2, 3), torch.zeros(5, 3), torch.zeros(2, dtype=torch.int64)

@@ -25,6 +25,13 @@ def test_the_entropy_comes_with_the_log_probabilities() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+def test_no_index_that_is_ignored_is_the_default_one() -> None:
+    x, w, target = layer()
+    target[0] = -100
+    logs = gw.fused.linear_log_probs(x, w, target, ignore_index=None)
+    torch.testing.assert_close(logs, gw.fused.linear_log_probs(x, w, target))
+
+
 X, W, T = torch.zeros(2, 3), torch.zeros(5, 3), torch.zeros(2, dtype=torch.int64)
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "temperature": (lambda: gw.fused.linear_log_probs(X, W, T, temperature=-1.0), OptionError, "temperature is -1.0"),

@@ -20,6 +20,7 @@ from gradwright.authoring.exact import HALF, Point, relative
 from gradwright.errors import ArgumentError, OptionError
 from gradwright.fused.cross_entropy_rows import CrossEntropy
 from gradwright.fused.head_arguments import (
+    IGNORED,
     Reduction,
     check_bend,
     check_rows,
@@ -30,8 +31,6 @@ from gradwright.fused.head_arguments import (
     require_one_device,
 )
 from gradwright.stable.arguments import not_a_tensor, require_floating, require_number, widened
-
-IGNORED = -100
 
 
 def _examples(dtype: torch.dtype) -> Sequence[Example]:

@@ -153,6 +153,9 @@ def entmax(x: Tensor, alpha: float | Tensor, dim: int = -1) -> Tensor:
 
     ``alpha`` may be learned: then it is a tensor, and has a gradient, also at 1.
 
+    From 2 on the slope of a share has no bound where it begins, so that rounding ``x`` by one part in ``1 / eps`` moves
+    such a share by ``eps^(1 / (alpha - 1))``: for ``alpha = 5``, 0.02 in float32 and 1e-4 in float64. Keep it below 3.
+
     Arguments:
         x: floating point, of any shape.
         alpha: a number from 1 on; or a floating-point tensor of such, which broadcasts to the shape of ``x`` and has

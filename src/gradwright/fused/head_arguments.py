@@ -17,6 +17,8 @@ from gradwright.stable.arguments import require_floating, require_number, widene
 from gradwright.stable.seen import visible
 
 Reduction: TypeAlias = Literal["none", "mean", "sum"]
+IGNORED = -100
+"""The index that does not count unless another one is named, as PyTorch has it."""
 
 
 @dataclass(frozen=True)

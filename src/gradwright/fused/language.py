@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from gradwright import torch_compat
 from gradwright.errors import RuleError, describe_exception
 from gradwright.fused.crossentropy import linear_cross_entropy
+from gradwright.fused.head_arguments import IGNORED
 from gradwright.fused.layers import Answer, Swap, is_a
 from gradwright.fused.standin import TOLERANCES, is_replaced, own_forward
 
-IGNORED = -100
 COUNT = "num_items_in_batch"
 """What the trainer of Hugging Face passes where several batches make one step: what the sum of losses is divided by."""
 ROUTERS = "output_router_logits"

@@ -18,7 +18,14 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.cheaper import Goal, cheaper
 from gradwright.authoring.exact import HALF, Point, relative
 from gradwright.errors import ArgumentError
-from gradwright.fused.head_arguments import check_bend, flat_head, require_block, require_classes, require_one_device
+from gradwright.fused.head_arguments import (
+    IGNORED,
+    check_bend,
+    flat_head,
+    require_block,
+    require_classes,
+    require_one_device,
+)
 from gradwright.fused.heads import each
 from gradwright.fused.log_prob_rows import LogProbs
 from gradwright.stable.arguments import not_a_tensor
@@ -92,7 +99,7 @@ def linear_log_probs(
     *,
     linear_bias: Tensor | None = None,
     entropy: bool = False,
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     temperature: float = 1.0,
     softcap: float | None = None,
     dtype: torch.dtype | None = None,
@@ -106,7 +113,7 @@ def linear_log_probs(
         index: the class that was taken (int64), of shape (...).
         linear_bias: of shape (classes), or None.
         entropy: return the entropy of each row as well, from the same product.
-        ignore_index: an index that does not count: its results are 0, without a gradient and at no cost.
+        ignore_index: an index that does not count, None is -100: its results are 0, without a gradient and at no cost.
         temperature: what logits are divided by.
         softcap: replaces logits by ``softcap * tanh(logits / softcap)``, before that.
         dtype: of the result; None is that of the logits, under autocast float32. It is computed in at least float32,
@@ -148,7 +155,7 @@ def linear_log_probs(
         )
     require_one_device(name, x, index=index)
     flat = index.reshape(-1)
-    kept = flat != ignore_index
+    kept = flat != (IGNORED if ignore_index is None else ignore_index)
     rows = LogProbs(bool(entropy))
     by_row = (torch.where(kept, flat, 0), kept)
     require_classes(name, "index", by_row[0], head.classes)
