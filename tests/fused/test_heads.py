@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import gradwright as gw
-from gradwright.fused import heads
-from gradwright.fused.heads import Formed, block_of
+from gradwright.fused import head_sweep, heads
+from gradwright.fused.head_sweep import block_of
+from gradwright.fused.heads import Formed
 from tests.footprint import kept_bytes, peak_bytes
 from tests.fused.heads import IGNORED, eager, gradients, layer
 
@@ -43,13 +44,13 @@ def test_rows_that_do_not_count_are_not_multiplied(reduction: Any, monkeypatch: 
     x, w, target = layer()
     target[:3] = IGNORED
     seen = []
-    original = heads._swept
+    original = heads.swept
 
     def watched(x: Tensor, *rest: Any) -> Any:
         seen.append(x.shape[0])
         return original(x, *rest)
 
-    monkeypatch.setattr(heads, "_swept", watched)
+    monkeypatch.setattr(heads, "swept", watched)
     losses = gw.fused.linear_cross_entropy(x, w, target, reduction=reduction)
     loss = losses if reduction == "mean" else losses[:4].sum()
     want = eager(x, w, target) if reduction == "mean" else eager(x[:4], w, target[:4], reduction="sum")
@@ -64,13 +65,13 @@ def test_what_is_frozen_costs_nothing(frozen: str, monkeypatch: pytest.MonkeyPat
     x, w, target = layer()
     (x if frozen == "x" else w).requires_grad_(False)
     made = []
-    original = heads._Sums
+    original = head_sweep.Sums
 
     def watched(x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]) -> Any:
         made.append(wanted)
         return original(x, weight, wanted)
 
-    monkeypatch.setattr(heads, "_Sums", watched)
+    monkeypatch.setattr(head_sweep, "Sums", watched)
     gw.fused.linear_cross_entropy(x, w, target).backward()
     assert made == [(frozen != "x", frozen != "w", False)]
     made.clear()

@@ -10,45 +10,21 @@ formed in the forward, three matrix products in all as in eager mode, and kept u
 nothing is kept but the arguments, and the logits are computed again, four products; so it is where the incoming
 gradient of each row is unknown in the forward, in a second backward through the same graph, and where it is asked for.
 A backward that is itself differentiated goes through formulas that PyTorch follows, as do transforms, forward mode and
-compiled code.
+exported programs. In compiled code the same is done by an operator: :mod:`gradwright.fused.head_operators`.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF
-from gradwright.fused.route import MATRIX_ROWS, by_hand
+from gradwright.fused import head_operators
+from gradwright.fused.head_sweep import NOTHING, Grads, Plan, blocks, counting, plan_of, swept, top_of
+from gradwright.fused.route import by_hand
 from gradwright.fused.rows import Bend, Rows
 from gradwright.stable.arguments import widened
-
-BLOCK_BYTES = 32 * 1024**2
-"""What a block of logits may hold where more rows than the fewest fit: the C library reuses memory up to here."""
-
-Grads: TypeAlias = "tuple[Tensor | None, Tensor | None, Tensor | None]"
-"""The gradients of input, weight and bias."""
-
-
-NOTHING = (False, False, False)
-"""That no gradient is wanted."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How one call is carried out."""
-
-    rows: Rows
-    bend: Bend
-    block: int
-    """Rows of a block."""
-    needs: tuple[bool, bool, bool]
-    """Whether input, weight and bias require a gradient."""
 
 
 class Formed:
@@ -89,18 +65,21 @@ def summed(
         block: rows of a block; None finds them.
         recompute: compute the logits again in the backward, instead of forming the gradients in the forward.
     """
+    if head_operators.compiled():
+        return head_operators.summed(
+            x, weight, bias, scale, rows, by_row, shared, bend=bend, block=block, recompute=recompute
+        )
     eager = by_hand(x, weight, bias, scale, *by_row, *shared)
-    places = _counting(scale != 0) if eager and not scale.requires_grad else None
+    places = counting(scale != 0) if eager and not scale.requires_grad else None
     if places is not None:
         x, scale, *left = (tensor.index_select(0, places) for tensor in (x, scale, *by_row))
         by_row = tuple(left)
-    plan = _plan(x, weight, bias, rows, bend, block)
+    plan = plan_of(x, weight, bias, rows, bend, block)
     if not eager:
         return (_each_plainly(x, weight, bias, plan, by_row, shared) * scale).sum()
     forms = any(plan.needs) and torch.is_grad_enabled() and not recompute
     if x.dtype in HALF:  # a gradient of 1e-4 of a probability of 1e-4 is no number of float16
-        top = scale.detach().abs().amax() if scale.numel() else scale.new_ones(())
-        top = torch.where(top > 0, top, 1.0)
+        top = top_of(scale)
         return top * _summed(x, weight, bias, scale / top, plan, by_row, shared, Formed() if forms else None)
     return _summed(x, weight, bias, scale, plan, by_row, shared, Formed() if forms else None)
 
@@ -121,40 +100,19 @@ def each(
 
     ``kept`` says which rows count (bool), or None for all; for others ``rows`` returns zeros, without computing them.
     """
+    if head_operators.compiled():
+        return head_operators.each(x, weight, bias, rows, by_row, shared, bend=bend, kept=kept, block=block)
     eager = by_hand(x, weight, bias, *by_row, *shared)
-    places = _counting(kept.unsqueeze(1)) if eager and kept is not None else None
+    places = counting(kept.unsqueeze(1)) if eager and kept is not None else None
     if places is not None:
         count = x.shape[0]
         x, *left = (tensor.index_select(0, places) for tensor in (x, *by_row))
         by_row = tuple(left)
-    plan = _plan(x, weight, bias, rows, bend, block)
+    plan = plan_of(x, weight, bias, rows, bend, block)
     if not eager:
         return _each_plainly(x, weight, bias, plan, by_row, shared)
     found = _each(x, weight, bias, plan, by_row, shared)
     return found if places is None else found.new_zeros(count, rows.outputs).index_copy(0, places, found)
-
-
-def _counting(marked: Tensor) -> Tensor | None:
-    """Return the places of the rows in which something is marked; None where that are all."""
-    places = marked.any(1).nonzero().squeeze(1)
-    return None if len(places) == len(marked) else places
-
-
-def _plan(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Rows, bend: Bend, block: int | None) -> Plan:
-    needs = (x.requires_grad, weight.requires_grad, bias is not None and bias.requires_grad)
-    return Plan(rows, bend, block or block_of(x.shape[0], weight.shape[0], widened(x[:0]).itemsize), needs)
-
-
-def block_of(rows: int, classes: int, itemsize: int) -> int:
-    """Return how many rows a block has: enough for a fast product, more where they are short, blocks of equal size.
-
-    Example:
-        >>> block_of(2048, 32000, 4), block_of(2049, 32000, 4), block_of(4096, 1000, 4)
-        (256, 257, 4096)
-    """
-    most = max(MATRIX_ROWS, BLOCK_BYTES // max(classes * itemsize, 1))
-    blocks = max(-(-rows // most), 1)
-    return max(-(-rows // blocks), 1)
 
 
 # -------------------------------------------------------------------- in blocks, with one buffer
@@ -172,9 +130,9 @@ def _summed(
     formed: Formed | None,
 ) -> Tensor:
     if formed is None:
-        values, _ = _swept(x, weight, bias, plan, None, NOTHING, by_row, shared)
+        values, _ = swept(x, weight, bias, plan, None, NOTHING, by_row, shared)
     else:
-        values, formed.held["grads"] = _swept(x, weight, bias, plan, scale, plan.needs, by_row, shared)
+        values, formed.held["grads"] = swept(x, weight, bias, plan, scale, plan.needs, by_row, shared)
     return (values * scale).sum()
 
 
@@ -196,7 +154,7 @@ def _summed_vjp(
         return {**_pulled_plainly(g * scale, x, weight, bias, plan, by_row, shared, needs), "scale": of_scale}
     grads = formed.take() if formed is not None else None
     if grads is None:
-        _, grads = _swept(x, weight, bias, plan, scale, _wanted(needs), by_row, shared)
+        _, grads = swept(x, weight, bias, plan, scale, _wanted(needs), by_row, shared)
     scaled = [None if grad is None else grad.mul_(g).to(like.dtype) for grad, like in zip(grads, (x, weight, x))]
     return {**dict(zip(("x", "weight", "bias"), scaled)), "scale": of_scale}
 
@@ -214,7 +172,7 @@ def _each(
     by_row: tuple[Tensor, ...],
     shared: tuple[Tensor, ...],
 ) -> Tensor:
-    return _swept(x, weight, bias, plan, None, NOTHING, by_row, shared)[0]
+    return swept(x, weight, bias, plan, None, NOTHING, by_row, shared)[0]
 
 
 @_each.vjp
@@ -230,90 +188,14 @@ def _each_vjp(
 ) -> dict[str, Tensor | None]:
     if torch.is_grad_enabled() or not by_hand(g, x, weight, bias):
         return _pulled_plainly(g, x, weight, bias, plan, by_row, shared, needs)
-    places = _counting(g != 0)
+    places = counting(g != 0)
     if places is None:
-        _, grads = _swept(x, weight, bias, plan, g, _wanted(needs), by_row, shared)
+        _, grads = swept(x, weight, bias, plan, g, _wanted(needs), by_row, shared)
     else:  # padding and prompts, whose results went into no loss
         inputs, cotangent, *left = (tensor.index_select(0, places) for tensor in (x, g, *by_row))
-        _, grads = _swept(inputs, weight, bias, plan, cotangent, _wanted(needs), left, shared)
+        _, grads = swept(inputs, weight, bias, plan, cotangent, _wanted(needs), left, shared)
         grads = (None if grads[0] is None else torch.zeros_like(x).index_copy_(0, places, grads[0]), *grads[1:])
     return {name: None if grad is None else grad.to(x.dtype) for name, grad in zip(("x", "weight", "bias"), grads)}
-
-
-def _swept(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    plan: Plan,
-    g: Tensor | None,
-    wanted: tuple[bool, bool, bool],
-    by_row: Sequence[Tensor],
-    shared: Sequence[Tensor],
-) -> tuple[Tensor, Grads]:
-    """Return the numbers of all rows and, for a cotangent of these, the gradients that are wanted.
-
-    Those of weight and bias are sums over blocks: in at least float32.
-    """
-    count, classes = x.shape[0], weight.shape[0]
-    wide = widened(x[:0]).dtype
-    logits = x.new_empty(min(plan.block, count), classes)
-    own = logits if wide == x.dtype else torch.empty_like(logits, dtype=wide)
-    values = torch.empty(count, plan.rows.outputs, dtype=wide, device=x.device)
-    sums = _Sums(x, weight, wanted)
-    for here in _blocks(count, plan.block):
-        inputs = x[here]
-        z, wide_z = logits[: inputs.shape[0]], own[: inputs.shape[0]]
-        if bias is None:
-            torch.mm(inputs, weight.t(), out=z)
-        else:
-            torch.addmm(bias, inputs, weight.t(), out=z)
-        if wide_z is not z:
-            wide_z.copy_(z)
-        cotangent = g[here] if g is not None and any(wanted) else None
-        slope = plan.bend.bend_(wide_z, slope=cotangent is not None)
-        values[here] = plan.rows.pull_(wide_z, cotangent, [tensor[here] for tensor in by_row], shared)
-        if cotangent is not None:
-            if slope is not None:
-                wide_z.mul_(slope)
-                del slope  # before the next block needs the memory
-            if wide_z is not z:
-                z.copy_(wide_z)
-            sums.add(here, z, inputs)
-    return values, sums.grads
-
-
-class _Sums:
-    """The gradients while blocks are added to them."""
-
-    def __init__(self, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]) -> None:
-        wide = widened(x[:0]).dtype
-        self.weight = weight
-        self.x = torch.empty_like(x, memory_format=torch.contiguous_format) if wanted[0] else None
-        self.of_weight = torch.empty(weight.shape, dtype=wide, device=x.device) if wanted[1] else None
-        self.of_bias = torch.zeros(weight.shape[0], dtype=wide, device=x.device) if wanted[2] else None
-        self.block = torch.empty_like(weight) if wanted[1] and wide != x.dtype else None
-        """The part of one block, where products are of a lower precision than their sum."""
-        if self.of_weight is not None and (x.shape[0] == 0 or self.block is not None):
-            self.of_weight.zero_()
-
-    def add(self, here: slice, z: Tensor, inputs: Tensor) -> None:
-        """Add what a block has to give; ``z`` is the gradient of its logits."""
-        if self.x is not None:
-            torch.mm(z, self.weight, out=self.x[here])
-        if self.of_weight is not None:
-            if self.block is not None:
-                self.of_weight += torch.mm(z.t(), inputs, out=self.block)
-            elif here.start == 0:
-                torch.mm(z.t(), inputs, out=self.of_weight)
-            else:
-                torch.addmm(self.of_weight, z.t(), inputs, out=self.of_weight)
-        if self.of_bias is not None:
-            self.of_bias += z.sum(0, dtype=self.of_bias.dtype)
-
-    @property
-    def grads(self) -> Grads:
-        """The sums."""
-        return self.x, self.of_weight, self.of_bias
 
 
 # -------------------------------------------------------------------- as formulas that PyTorch follows
@@ -329,13 +211,9 @@ def _each_plainly(
 ) -> Tensor:
     parts = [
         _block(x[here], weight, bias, plan, tuple(tensor[here] for tensor in by_row), shared)
-        for here in _blocks(x.shape[0], plan.block)
+        for here in blocks(x.shape[0], plan.block)
     ]
     return torch.cat(parts)
-
-
-def _blocks(rows: int, block: int) -> list[slice]:
-    return [slice(start, min(start + block, rows)) for start in range(0, max(rows, 1), block)]
 
 
 @custom_gradient(autocast="off")
@@ -388,7 +266,7 @@ def _pulled_plainly(
     """Return the gradients for a cotangent of each number of each row, in a way that can itself be differentiated."""
     parts = [
         _block_vjp(g[here], x[here], weight, bias, plan, tuple(t[here] for t in by_row), shared, needs)
-        for here in _blocks(x.shape[0], plan.block)
+        for here in blocks(x.shape[0], plan.block)
     ]
     found: dict[str, Tensor | None] = {}
     for name in ("x", "weight", "bias"):
