@@ -27,7 +27,7 @@ def scenario_of(entry: CheaperEntry, quick: bool) -> Scenario:
         example = entry.examples(torch.float32)[0]
         args, options = differentiated(example.args), dict(example.kwargs)
     else:
-        args, options = differentiated(ordinary()), {}
+        args, options = differentiated(ordinary()), dict(entry.options)
     theirs, ours = "what it replaces", f"`gw.{entry.name}`"
     goals: dict[Quantity, float | None] = {
         "time": entry.goal.time,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -109,6 +110,11 @@ def test_each_argument_alone_can_require_a_gradient(entry: CheaperEntry) -> None
 def test_there_is_a_call_to_measure_and_a_goal(entry: CheaperEntry) -> None:
     assert entry.replaces is not None
     assert entry.ordinary is not None
+    with torch.device("meta"):  # without the numbers, of which there are many
+        args = entry.ordinary()
+    inspect.signature(entry.function).bind(*args, **entry.options)
+    if inspect.isfunction(entry.replaces):  # a kernel of PyTorch has no signature to ask for
+        inspect.signature(entry.replaces).bind(*args, **entry.options)
     assert any(part is not None for part in (entry.goal.time, entry.goal.peak, entry.goal.kept))
 
 

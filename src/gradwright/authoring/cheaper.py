@@ -7,7 +7,7 @@ the entry; and it is what ``benchmarks/fused.py`` measures beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -38,6 +38,8 @@ class CheaperEntry(TrueEntry):
     kept: Callable[..., int]
     """Takes the arguments of a call and returns how many bytes may be kept for the backward beyond the arguments."""
     goal: Goal
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What the ordinary call is given by keyword."""
 
 
 def cheaper(
@@ -52,6 +54,7 @@ def cheaper(
     examples: Callable[[torch.dtype], Sequence[Example]],
     ordinary: Callable[[], tuple[Any, ...]],
     paper: str,
+    options: Mapping[str, Any] | None = None,
     measure: Measure = "tensor",
     observed: Callable[[Any], Tensor] | None = None,
     slower: str = "",
@@ -77,6 +80,7 @@ def cheaper(
             slower=slower,
             kept=kept,
             goal=goal,
+            options=dict(options or {}),
         )
         return function
 

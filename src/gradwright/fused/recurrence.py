@@ -286,6 +286,7 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
     measure="tensor",
     examples=_examples,
     ordinary=lambda: (torch.rand(1024, 8, 256), torch.randn(1024, 8, 256)),
+    options={"dim": 0},
     paper="Blelloch 1990, Prefix sums and their applications; Martin and Cundy 2018, arXiv:1709.04057; pytorch#9701",
 )
 def linear_recurrence(
