@@ -40,13 +40,19 @@ def test_no_more_is_kept_than_is_declared(entry: CheaperEntry) -> None:
 
 
 @EACH
-def test_nothing_is_kept_without_a_gradient(entry: CheaperEntry) -> None:
-    """Neither under ``no_grad`` nor where no argument requires one."""
-    args, kwargs, _ = call(entry, points(entry, torch.float32)[0])
-    with torch.no_grad():
-        out = entry.function(*args, **kwargs)
-    outs = [out] if isinstance(out, Tensor) else [o for o in out if isinstance(o, Tensor)]
-    assert not any(o.requires_grad for o in outs)
+def test_values_do_not_depend_on_whether_there_is_a_gradient(entry: CheaperEntry) -> None:
+    """Under ``no_grad``, and where no argument requires one, they are the same, and have no graph."""
+    for point in points(entry, torch.float64):
+        args, kwargs, _ = call(entry, point)
+        want = entry.seen(entry.function)(*args, **kwargs)
+        with torch.no_grad():
+            found = [entry.seen(entry.function)(*args, **kwargs)]
+        frozen = {name: leaf.detach() for name, leaf in leaves_of(entry, point).items()}
+        args, kwargs = with_leaves(entry, point, frozen)
+        found.append(entry.seen(entry.function)(*args, **kwargs))
+        for out in found:
+            assert not out.requires_grad
+            torch.testing.assert_close(out, want.detach(), rtol=1e-12, atol=1e-14, equal_nan=True)
 
 
 @EACH

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradwright as gw
 from gradwright.fused import head_sweep, heads
-from gradwright.fused.head_sweep import block_of
+from gradwright.fused.head_sweep import NOTHING, block_of, swept
 from gradwright.fused.heads import Formed
 from tests.footprint import kept_bytes, peak_bytes
 from tests.fused.heads import IGNORED, eager, gradients, layer
@@ -79,12 +79,41 @@ def test_what_is_frozen_costs_nothing(frozen: str, monkeypatch: pytest.MonkeyPat
     assert made == [(False, False, False), (frozen != "x", frozen != "w", False)]
 
 
-def test_nothing_is_formed_without_a_gradient() -> None:
+def test_nothing_is_formed_without_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w, target = layer()
+    made = []
+
+    def watched(*args: Any) -> Any:
+        made.append(args[5])  # what is wanted
+        return swept(*args)
+
+    monkeypatch.setattr(heads, "swept", watched)
     with torch.no_grad():
         loss = gw.fused.linear_cross_entropy(x, w, target)
     assert not loss.requires_grad
     assert not gw.fused.linear_cross_entropy(x.detach(), w.detach(), target).requires_grad
+    assert made == [NOTHING, NOTHING]
+
+
+def test_weights_of_tokens_have_their_gradient_from_the_same_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the losses, which the forward had: the logits are not multiplied once more for it."""
+    x, w, target = layer()
+    weights = torch.linspace(0.5, 1.5, len(target), dtype=torch.float64).requires_grad_()
+    count = []
+
+    def watched(*args: Any) -> Any:
+        count.append(1)
+        return swept(*args)
+
+    monkeypatch.setattr(heads, "swept", watched)
+    monkeypatch.setattr(heads, "_each_plainly", None)
+    loss = gw.fused.linear_cross_entropy(x, w, target, token_weight=weights, reduction="sum")
+    (got,) = torch.autograd.grad(3 * loss, weights, retain_graph=True)
+    assert len(count) == 1
+    torch.testing.assert_close(got, 3 * eager(x, w, target, reduction="none").detach())
+    (again,) = torch.autograd.grad(3 * loss, weights)  # what was formed is taken: a sweep in the backward
+    assert len(count) == 2
+    torch.testing.assert_close(again, got)
 
 
 def test_what_was_formed_is_freed_by_the_backward() -> None:
@@ -93,9 +122,9 @@ def test_what_was_formed_is_freed_by_the_backward() -> None:
     original = heads.Formed.take
 
     def watched(self: heads.Formed) -> Any:
-        grads = original(self)
-        seen.extend(weakref.ref(grad) for grad in grads or () if grad is not None)
-        return grads
+        found = original(self)
+        seen.extend(weakref.ref(grad) for grad in (found[1] if found else ()) if grad is not None)
+        return found
 
     heads.Formed.take = watched  # type: ignore[method-assign]
     try:
@@ -173,7 +202,7 @@ def test_of_two_threads_one_takes_the_gradients_that_were_formed() -> None:
 
     def interrupted(after: int) -> list[Any]:
         formed, found, steps = Formed(), [], itertools.count()
-        formed.held["grads"] = (torch.ones(1), None, None)
+        formed.held["swept"] = torch.ones(1), (torch.ones(1), None, None)
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
             if frame.f_code is not Formed.take.__code__:

@@ -35,11 +35,16 @@ class Goal:
 class CheaperEntry(TrueEntry):
     """A function with the same values and gradients as what it replaces."""
 
+    goal: Goal
     kept: Callable[..., int]
     """Takes the arguments of a call and returns how many bytes may be kept for the backward beyond the arguments."""
-    goal: Goal
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the ordinary call is given by keyword."""
+
+
+def nothing(*args: object, **kwargs: object) -> int:
+    """Return no bytes, for whatever arguments."""
+    return 0
 
 
 def cheaper(
@@ -47,13 +52,13 @@ def cheaper(
     forward: str,
     gradient: Mapping[str, str],
     replaces: Callable[..., Any],
-    kept: Callable[..., int],
     goal: Goal,
     domain: str,
     bars: Mapping[torch.dtype, float],
     examples: Callable[[torch.dtype], Sequence[Example]],
     ordinary: Callable[[], tuple[Any, ...]],
     paper: str,
+    kept: Callable[..., int] = nothing,
     options: Mapping[str, Any] | None = None,
     measure: Measure = "tensor",
     observed: Callable[[Any], Tensor] | None = None,

@@ -55,7 +55,6 @@ def _entered(replaces: Callable[..., Any], paper: str) -> Callable[[F], F]:
     return cheaper(
         **FORMULAE,
         replaces=replaces,
-        kept=lambda *args, **kwargs: 0,
         goal=Goal(time=1.1, kept=0.01, peak=0.75),
         domain="every number",
         bars=relative(1e-12, 1e-6, *HALF),

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.cheaper import Goal, cheaper
 from gradwright.authoring.exact import HALF, Point, relative
-from gradwright.errors import ArgumentError, OptionError
+from gradwright.errors import ArgumentError
 from gradwright.fused.cross_entropy_rows import CrossEntropy
 from gradwright.fused.head_arguments import (
     IGNORED,
-    Reduction,
     check_bend,
     check_rows,
     flat_head,
@@ -30,7 +29,8 @@ from gradwright.fused.head_arguments import (
     require_classes,
     require_one_device,
 )
-from gradwright.stable.arguments import not_a_tensor, require_floating, require_number, widened
+from gradwright.stable.arguments import require_number, widened
+from gradwright.stable.targets import Reduction, are_probabilities, require_class_weight, require_smoothing
 
 
 def _examples(dtype: torch.dtype) -> Sequence[Example]:
@@ -206,7 +206,7 @@ def linear_cross_entropy(
         (1.3862943649291992, [0.25, -0.75, 0.25, 0.25])
     """
     name = "linear_cross_entropy"
-    rows = CrossEntropy(_is_soft(name, target), label_smoothing, z_loss, entropy_bonus)
+    rows = CrossEntropy(are_probabilities(name, target), label_smoothing, z_loss, entropy_bonus)
     check_options(name, label_smoothing=label_smoothing, z_loss=z_loss, entropy_bonus=entropy_bonus)
     bend = check_bend(name, softcap)
     require_block(name, block)
@@ -242,17 +242,6 @@ def linear_cross_entropy(
     )
 
 
-def _is_soft(name: str, target: Any) -> bool:
-    if not isinstance(target, Tensor):
-        raise not_a_tensor(name, "target", target, "a tensor of class indices or probabilities")
-    if not target.is_floating_point() and target.dtype != torch.int64:
-        raise ArgumentError(
-            f"{name}: target is {target.dtype}; expected int64 for class indices, or a floating-point tensor for "
-            "probabilities; write `target.long()`."
-        )
-    return target.is_floating_point()
-
-
 def check_options(name: str, **numbers: float) -> None:
     """Refuse what is no number, and a ``label_smoothing`` out of range.
 
@@ -261,9 +250,7 @@ def check_options(name: str, **numbers: float) -> None:
         OptionError: it is out of range.
     """
     require_number(name, **numbers)
-    smoothing = numbers["label_smoothing"]
-    if not 0 <= smoothing <= 1:
-        raise OptionError(f"{name}: label_smoothing is {smoothing}; expected a number from 0 to 1; correct it.")
+    require_smoothing(name, numbers["label_smoothing"])
 
 
 def _check_target(name: str, leading: torch.Size, classes: int, target: Tensor, weight: Tensor | None) -> None:
@@ -280,11 +267,4 @@ def _check_target(name: str, leading: torch.Size, classes: int, target: Tensor, 
             f"{name}: target requires grad; expected probabilities that are given; detach them, or write "
             "gw.stable.cross_entropy, which has that gradient."
         )
-    if weight is not None:
-        require_floating(name, weight=weight)
-        if weight.shape != (classes,) or weight.requires_grad:
-            learned = " and requires grad" if weight.requires_grad else ""
-            raise ArgumentError(
-                f"{name}: weight has the shape {tuple(weight.shape)}{learned}; expected one constant for each of the "
-                f"{classes} classes; correct the shape, or detach it."
-            )
+    require_class_weight(name, weight, classes)

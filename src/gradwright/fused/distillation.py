@@ -18,9 +18,10 @@ from gradwright.authoring.cheaper import Goal, cheaper
 from gradwright.authoring.exact import HALF, Point, relative
 from gradwright.errors import ArgumentError, OptionError, unknown_choice
 from gradwright.fused.divergence_rows import JS, KL, TV, Divergence, ReverseKL
-from gradwright.fused.head_arguments import Head, Reduction, check_bend, check_rows, flat_head, reduced, require_block
+from gradwright.fused.head_arguments import Head, check_bend, check_rows, flat_head, reduced, require_block
 from gradwright.fused.rows import Bend
 from gradwright.stable.arguments import require_floating, require_number, widened
+from gradwright.stable.targets import Reduction
 
 Kind: TypeAlias = Literal["kl", "reverse-kl", "js", "tv"]
 

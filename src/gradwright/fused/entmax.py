@@ -21,8 +21,9 @@ from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF, Point, relative
 from gradwright.errors import ArgumentError, OptionError
 from gradwright.fused.entmax_composites import entmax15_by_sorting, entmax_by_halving, sparsemax_by_sorting
-from gradwright.fused.simplex_rows import alpha_slope, may_look, over_rows, shares, slope
+from gradwright.fused.simplex_rows import alpha_slope, over_rows, shares, slope
 from gradwright.stable.arguments import require_dim, require_floating, require_number
+from gradwright.stable.seen import visible
 from gradwright.stable.softmaxes import softmax
 
 INF = math.inf
@@ -63,15 +64,10 @@ def _entmax_examples(dtype: torch.dtype) -> Sequence[Example]:
     ]
 
 
-def _nothing_is_kept(*args: object, **kwargs: object) -> int:
-    return 0
-
-
 @cheaper(
     forward="out = [x - tau]_+ with tau such that sum(out) = 1",
     gradient={"x": "g - mean of g over the support, on the support, else 0"},
     replaces=sparsemax_by_sorting,
-    kept=_nothing_is_kept,
     goal=Goal(time=0.35, peak=0.35, kept=0.25),
     domain=DOMAIN,
     bars=BARS,
@@ -104,7 +100,6 @@ def sparsemax(x: Tensor, dim: int = -1) -> Tensor:
     forward="out = [x / 2 - tau]_+^2 with tau such that sum(out) = 1",
     gradient={"x": "s (g - sum(s g) / sum(s)) with s = sqrt(out)"},
     replaces=entmax15_by_sorting,
-    kept=_nothing_is_kept,
     goal=Goal(time=0.35, peak=0.35, kept=0.31),
     domain=DOMAIN,
     bars=BARS,
@@ -140,7 +135,6 @@ def entmax15(x: Tensor, dim: int = -1) -> Tensor:
         "alpha": "sum(gradient by x * k), k = (exp(y) (1 - y) - 1) / (alpha - 1)^2, y = (alpha - 1) log(out)",
     },
     replaces=entmax_by_halving,
-    kept=_nothing_is_kept,
     goal=Goal(time=0.5, peak=0.35, kept=0.31),
     domain=DOMAIN + "; alpha from 1 on, from 2 on with a slope without bound where a share begins",
     bars=BARS,
@@ -206,7 +200,7 @@ def _one_for_each_row(alpha: Tensor, x: Tensor, dim: int) -> Tensor:
             f"entmax: alpha has the shape {tuple(alpha.shape)}; expected one that broadcasts to {tuple(shape)}, one "
             "number for each row of x; insert dimensions of size 1."
         )
-    if alpha.numel() and may_look(alpha) and not 1 <= (least := alpha.detach().amin().item()) < INF:
+    if alpha.numel() and visible(alpha) and not 1 <= (least := alpha.detach().amin().item()) < INF:
         raise OptionError(f"entmax: alpha is {least:g} at least; expected numbers from 1 on; clamp them.")
     return alpha.expand(shape)
 

@@ -8,7 +8,7 @@ by a margin, loss and gradient are exactly 0. Only the logits are kept, and the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,14 +17,14 @@ from gradwright.authoring.catalogue import Example
 from gradwright.authoring.cheaper import Goal, cheaper
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF, Point, relative
-from gradwright.errors import ArgumentError, unknown_choice
+from gradwright.errors import ArgumentError
 from gradwright.fused.entmax import shares_of
 from gradwright.fused.entmax_composites import entmax15_by_sorting, sparsemax_by_sorting
 from gradwright.fused.route import by_hand
 from gradwright.fused.simplex_rows import over_rows, shares
 from gradwright.stable.arguments import not_a_tensor, require_floating, widened
+from gradwright.stable.targets import Reduction, require_reduction
 
-Reduction: TypeAlias = Literal["none", "mean", "sum"]
 DOMAIN = "every number; -inf excludes a class: inf where it is the target"
 PAPER = "Martins and Astudillo 2016; Blondel, Martins and Niculae 2020 (arXiv 1901.02324)"
 
@@ -149,8 +149,7 @@ def _check(name: str, x: Tensor, target: Tensor, reduction: str) -> None:
     require_floating(name, x=x)
     if not isinstance(target, Tensor):
         raise not_a_tensor(name, "target", target, "a tensor of class indices")
-    if reduction not in get_args(Reduction):
-        raise unknown_choice(f"{name}: reduction", reduction, get_args(Reduction))
+    require_reduction(name, reduction)
     if not x.dim():
         raise ArgumentError(f"{name}: x has no dimension; expected (C), (N, C) or (N, C, d1, ...); stack the logits.")
     dim = min(1, x.dim() - 1)

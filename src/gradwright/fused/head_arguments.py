@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradwright.errors import ArgumentError, OptionError, unknown_choice
+from gradwright.errors import ArgumentError, OptionError
 from gradwright.fused.heads import each, summed
 from gradwright.fused.route import autocasts, product_dtype
 from gradwright.fused.rows import Bend, Rows
 from gradwright.stable.arguments import require_floating, require_number, widened
 from gradwright.stable.seen import visible
+from gradwright.stable.targets import Reduction, require_reduction
 
-Reduction: TypeAlias = Literal["none", "mean", "sum"]
 IGNORED = -100
 """The index that does not count unless another one is named, as PyTorch has it."""
 
@@ -149,8 +149,7 @@ def check_rows(name: str, leading: torch.Size, reduction: str, token_weight: Ten
         OptionError: the reduction is not known.
         ArgumentError: the weights are not one number for each row.
     """
-    if reduction not in get_args(Reduction):
-        raise unknown_choice(f"{name}: reduction", reduction, get_args(Reduction))
+    require_reduction(name, reduction)
     if token_weight is None:
         return
     require_floating(name, token_weight=token_weight)

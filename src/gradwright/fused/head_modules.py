@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from gradwright.errors import ArgumentError
 from gradwright.fused.crossentropy import check_options, linear_cross_entropy
-from gradwright.fused.head_arguments import Reduction, check_bend, check_rows, require_block
+from gradwright.fused.head_arguments import check_bend, check_rows, require_block
 from gradwright.stable.arguments import require_floating
+from gradwright.stable.targets import Reduction
 
 
 class LinearCrossEntropyLoss(nn.Module):

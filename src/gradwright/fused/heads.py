@@ -28,14 +28,14 @@ from gradwright.stable.arguments import widened
 
 
 class Formed:
-    """Gradients that were formed in the forward, until a backward takes them; it may write to them."""
+    """Numbers and gradients of a sweep in the forward, until a backward takes them; it may write to the gradients."""
 
     def __init__(self) -> None:
-        self.held: dict[str, Grads] = {}
+        self.held: dict[str, tuple[Tensor, Grads]] = {}
 
-    def take(self) -> Grads | None:
+    def take(self) -> tuple[Tensor, Grads] | None:
         """Return them, the first time; also where two threads go backward through one graph."""
-        return self.held.pop("grads", None)
+        return self.held.pop("swept", None)
 
 
 def summed(
@@ -132,7 +132,8 @@ def _summed(
     if formed is None:
         values, _ = swept(x, weight, bias, plan, None, NOTHING, by_row, shared)
     else:
-        values, formed.held["grads"] = swept(x, weight, bias, plan, scale, plan.needs, by_row, shared)
+        found = swept(x, weight, bias, plan, scale, plan.needs, by_row, shared)
+        values, formed.held["swept"] = found[0], found
     return (values * scale).sum()
 
 
@@ -149,14 +150,13 @@ def _summed_vjp(
     formed: Formed | None,
     needs: dict[str, bool],
 ) -> dict[str, Tensor | None]:
-    of_scale = g * _each_plainly(x, weight, bias, plan, by_row, shared) if needs["scale"] else None
     if torch.is_grad_enabled() or not by_hand(g, x, weight, bias, scale):
+        of_scale = g * _each_plainly(x, weight, bias, plan, by_row, shared) if needs["scale"] else None
         return {**_pulled_plainly(g * scale, x, weight, bias, plan, by_row, shared, needs), "scale": of_scale}
-    grads = formed.take() if formed is not None else None
-    if grads is None:
-        _, grads = swept(x, weight, bias, plan, scale, _wanted(needs), by_row, shared)
+    found = formed.take() if formed is not None else None
+    values, grads = found or swept(x, weight, bias, plan, scale, _wanted(needs), by_row, shared)
     scaled = [None if grad is None else grad.mul_(g).to(like.dtype) for grad, like in zip(grads, (x, weight, x))]
-    return {**dict(zip(("x", "weight", "bias"), scaled)), "scale": of_scale}
+    return {**dict(zip(("x", "weight", "bias"), scaled)), "scale": values * g if needs["scale"] else None}
 
 
 def _wanted(needs: dict[str, bool]) -> tuple[bool, bool, bool]:

@@ -279,7 +279,6 @@ def _examples(dtype: torch.dtype) -> Sequence[Example]:
         "initial": "a[0] s[0]",
     },
     replaces=_loop,
-    kept=lambda a, b, initial=None, *, dim, reverse=False: 0,
     goal=Goal(time=0.5, kept=0.5),
     domain="finite numbers, whose products over some steps stay in the range of the dtype in compiled code",
     bars=relative(1e-12, 1e-6, *HALF),

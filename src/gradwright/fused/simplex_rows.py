@@ -22,7 +22,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradwright import torch_compat
 from gradwright.fused.route import block_rows, by_hand
 from gradwright.stable.arguments import widened
 from gradwright.stable.seen import visible
@@ -62,11 +61,6 @@ def over_rows(formula: Callable[..., Tensor], dim: int, *tensors: Tensor) -> Ten
     return out.reshape(*turned[0].shape[:-1], -1).movedim(-1, dim)
 
 
-def may_look(x: Tensor) -> bool:
-    """Tell whether values may be looked at; while they are recorded they may not."""
-    return visible(x) and not torch_compat.is_recording()
-
-
 def shares(x: Tensor, alpha: float | Tensor) -> Tensor:
     """Return the alpha-entmax of rows along the last dimension; zeros in a row of ``-inf``.
 
@@ -76,7 +70,7 @@ def shares(x: Tensor, alpha: float | Tensor) -> Tensor:
     """
     top = x.amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).min)
     d = x - top
-    if not may_look(top) or bool((top == math.inf).any()):
+    if not visible(top) or bool((top == math.inf).any()):
         d = torch.where(x == top, 0.0, d)
     part = d[..., : d.shape[-1] // GROUPS * GROUPS]
     start = torch.ones_like(top)
@@ -102,7 +96,7 @@ def _largest_share(d: Tensor, alpha: float | Tensor, m: Tensor) -> Tensor:
     bits = -math.log2(info.eps)
     convex = _is(alpha, 2.0) or _is_below_2(alpha)
     low, high = torch.full_like(m, 1 / d.shape[-1]), m
-    looked = may_look(d)
+    looked = visible(d)
     for _ in range(math.ceil(size + bits / 2 if convex else size + bits) + 1):
         total, slope = _total_and_slope(d, m, alpha)
         following = torch.minimum(m, m - (total - 1) / slope)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +19,19 @@ from gradwright import torch_compat
 from gradwright.authoring.catalogue import Example
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF, Point, exact, relative
-from gradwright.errors import ArgumentError, OptionError, unknown_choice
-from gradwright.stable.arguments import not_a_tensor, require_floating, require_number, widened
+from gradwright.errors import ArgumentError
+from gradwright.stable.arguments import require_floating, require_number, widened
 from gradwright.stable.rows import LEADS
 from gradwright.stable.seen import seen_below, seen_within
 from gradwright.stable.softmaxes import log_shares, share_slope, shares
+from gradwright.stable.targets import (
+    Reduction,
+    are_probabilities,
+    require_class_weight,
+    require_reduction,
+    require_smoothing,
+)
 
-Reduction: TypeAlias = Literal["none", "mean", "sum"]
 INF = math.inf
 
 
@@ -171,23 +177,12 @@ def _reduced(losses: Tensor, reduction: Reduction) -> Tensor:
 def _check(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float) -> None:
     name = "cross_entropy"
     require_floating(name, x=x)
-    if weight is not None:
-        require_floating(name, weight=weight)
-    if not isinstance(target, Tensor):
-        raise not_a_tensor(name, "target", target, "a tensor of class indices or probabilities")
+    soft = are_probabilities(name, target)
     require_number(name, label_smoothing=label_smoothing)
-    if reduction not in get_args(Reduction):
-        raise unknown_choice(f"{name}: reduction", reduction, get_args(Reduction))
-    if not 0 <= label_smoothing <= 1:
-        raise OptionError(f"{name}: label_smoothing is {label_smoothing}; expected a number from 0 to 1; correct it.")
+    require_reduction(name, reduction)
+    require_smoothing(name, label_smoothing)
     if not x.dim():
         raise ArgumentError(f"{name}: x has no dimension; expected (C), (N, C) or (N, C, d1, ...); stack the logits.")
-    soft = target.is_floating_point()
-    if not soft and target.dtype != torch.int64:
-        raise ArgumentError(
-            f"{name}: target is {target.dtype}; expected int64 for class indices, or a floating-point tensor for "
-            "probabilities; write `target.long()`."
-        )
     dim = min(1, x.dim() - 1)
     wanted = x.shape if soft else x.shape[:dim] + x.shape[dim + 1 :]
     if target.shape != wanted:
@@ -196,12 +191,7 @@ def _check(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, lab
             f"{name}: target has the shape {tuple(target.shape)}; expected {tuple(wanted)} for {what} and x of "
             f"{tuple(x.shape)}; the classes are its dimension {dim}."
         )
-    if weight is not None and (weight.shape != x.shape[dim : dim + 1] or weight.requires_grad):
-        learned = " and requires grad" if weight.requires_grad else ""
-        raise ArgumentError(
-            f"{name}: weight has the shape {tuple(weight.shape)}{learned}; expected one constant for each of the "
-            f"{x.shape[dim]} classes; correct the shape, or detach it."
-        )
+    require_class_weight(name, weight, x.shape[dim])
 
 
 @custom_gradient

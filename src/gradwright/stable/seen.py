@@ -6,7 +6,6 @@ be looked at only in eager mode: in compiled code and under transforms both ques
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -14,11 +13,11 @@ from gradwright import torch_compat
 
 
 def visible(values: Tensor) -> bool:
-    """Tell whether values may be looked at: not in compiled code, under transforms, or on a device that is waited for.
+    """Tell whether values may be looked at: not while they are recorded, under transforms, or on a device.
 
     Under the vmap that runs batched gradients, of which torch tells nobody, looking fails: the others here know that.
     """
-    if torch.compiler.is_compiling() or torch_compat.transforms_active():
+    if torch_compat.is_recording() or torch_compat.transforms_active():
         return False
     return type(values) in (Tensor, Parameter) and values.device.type == "cpu"
 
