@@ -12,7 +12,7 @@ from torch import Tensor
 
 import gradwright as gw
 from gradwright.errors import RuleError
-from gradwright.fused import head_operators
+from gradwright.fused import head_operators, head_sweep
 from gradwright.fused.cross_entropy_rows import CrossEntropy
 from gradwright.fused.divergence_rows import JS, KL, TV, ReverseKL
 from gradwright.fused.log_prob_rows import LogProbs
@@ -169,13 +169,13 @@ def test_what_is_recorded_is_one_operator_and_the_same_each_time(name: str) -> N
 
 def test_without_grad_mode_no_gradients_are_formed(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = []
-    original = head_operators.swept
+    original = head_sweep.swept
 
     def watched(*arguments: Any) -> Any:
         wanted.append(arguments[5])
         return original(*arguments)
 
-    monkeypatch.setattr(head_operators, "swept", watched)
+    monkeypatch.setattr(head_sweep, "swept", watched)
     function, leaves = calls(torch.float64)["mean"]
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
@@ -186,13 +186,13 @@ def test_without_grad_mode_no_gradients_are_formed(monkeypatch: pytest.MonkeyPat
 
 def test_rows_that_do_not_count_are_not_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
-    original = head_operators.swept
+    original = head_sweep.swept
 
     def watched(x: Tensor, *rest: Any) -> Any:
         counted.append(len(x))
         return original(x, *rest)
 
-    monkeypatch.setattr(head_operators, "swept", watched)
+    monkeypatch.setattr(head_sweep, "swept", watched)
     function, leaves = calls(torch.float64)["none"]
     losses = torch.compile(function, fullgraph=True, backend="aot_eager")(*leaves)
     torch.autograd.grad(losses[:4].sum(), leaves)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from gradwright.stable.seen import seen_below, seen_within
 
@@ -25,6 +26,18 @@ def test_bounds_are_not_among_what_they_bound() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_not_within(value: float) -> None:
     assert not seen_within(torch.tensor([1.0, value]), -math.inf, math.inf)
+
+
+def test_what_is_recorded_is_not_looked_at() -> None:
+    """Else a program that make_fx records would hold the shorter way, which is right for these values alone."""
+    looked = []
+
+    def look(values: torch.Tensor) -> torch.Tensor:
+        looked.append(seen_below(values, 2.5))
+        return values + 1
+
+    make_fx(look)(x)
+    assert looked == [False]
 
 
 def _vmapped(look: Callable[[torch.Tensor], None]) -> None:

@@ -1,8 +1,8 @@
 """The sweep of a head as one operator of PyTorch, for code that torch.compile records.
 
 A compiler that looks into the blocks of a head reorders what it finds: it holds the logits of all of them, as eager
-PyTorch does. An operator it leaves whole. ``gradwright::head_sweep`` is :func:`gradwright.fused.head_sweep.swept`, and
-``gradwright::head_sum`` adds up what that returns, so that its gradients can be formed in the forward.
+PyTorch does. An operator it leaves whole. ``gradwright::head_sweep`` is
+:func:`gradwright.fused.head_sweep.swept_where`, and ``gradwright::head_sum`` adds up what that returns, so that its gradients can be formed in the forward.
 
 A second derivative, which torch.compile has not either, raises: ``gradwright::head_sealed`` ties the gradients to all
 that they depend on. One hole is left, and is PyTorch's (2.13): the backend ``aot_eager`` keeps views of arguments as if
@@ -25,7 +25,7 @@ from gradwright.authoring.exact import HALF
 from gradwright.errors import RuleError
 from gradwright.fused.cross_entropy_rows import CrossEntropy
 from gradwright.fused.divergence_rows import JS, KL, TV, Divergence, ReverseKL
-from gradwright.fused.head_sweep import counting, plan_of, swept, top_of
+from gradwright.fused.head_sweep import plan_of, swept_where, top_of
 from gradwright.fused.log_prob_rows import LogProbs
 from gradwright.fused.rows import Bend, Rows
 from gradwright.stable.arguments import widened
@@ -145,18 +145,11 @@ def sweep(
 
     Rows in which nothing of ``marked`` is true are left out: they get zeros.
     """
-    places = None if marked is None else counting(marked)
-    inputs = x
-    if places is not None:
-        inputs, *by_row = (tensor.index_select(0, places) for tensor in (x, *by_row))
-        g = None if g is None else g.index_select(0, places)
-    plan = plan_of(inputs, weight, bias, *decoded(kind, options), block)
+    plan = plan_of(x, weight, bias, *decoded(kind, options), block)
+    which = (wanted[0], wanted[1], wanted[2])
     with torch.autocast(x.device.type, enabled=False):
-        values, grads = swept(inputs, weight, bias, plan, g, (wanted[0], wanted[1], wanted[2]), by_row, shared)
+        values, grads = swept_where(marked, x, weight, bias, plan, g, which, by_row, shared)
     of_x, of_weight, of_bias = (x.new_empty(0) if grad is None else grad for grad in grads)
-    if places is not None:
-        values = values.new_zeros(x.shape[0], values.shape[1]).index_copy_(0, places, values)
-        of_x = x.new_zeros(x.shape).index_copy_(0, places, of_x) if wanted[0] else of_x
     return values, of_x, of_weight, of_bias
 
 

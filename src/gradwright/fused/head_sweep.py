@@ -113,6 +113,31 @@ def swept(
     return values, sums.grads
 
 
+def swept_where(
+    marked: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    plan: Plan,
+    g: Tensor | None,
+    wanted: tuple[bool, bool, bool],
+    by_row: Sequence[Tensor],
+    shared: Sequence[Tensor],
+) -> tuple[Tensor, Grads]:
+    """Do as :func:`swept` for the rows in which something is marked; others are not multiplied, and get zeros.
+
+    None marks all.
+    """
+    places = None if marked is None else counting(marked)
+    if places is None:
+        return swept(x, weight, bias, plan, g, wanted, by_row, shared)
+    inputs, *by_row = (tensor.index_select(0, places) for tensor in (x, *by_row))
+    cotangent = None if g is None else g.index_select(0, places)
+    found, (of_x, *sums) = swept(inputs, weight, bias, plan, cotangent, wanted, by_row, shared)
+    values = found.new_zeros(x.shape[0], found.shape[1]).index_copy_(0, places, found)
+    return values, (None if of_x is None else torch.zeros_like(x).index_copy_(0, places, of_x), sums[0], sums[1])
+
+
 class Sums:
     """The gradients while blocks are added to them."""
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.exact import HALF
 from gradwright.fused import head_operators
-from gradwright.fused.head_sweep import NOTHING, Grads, Plan, blocks, counting, plan_of, swept, top_of
+from gradwright.fused.head_sweep import NOTHING, Grads, Plan, blocks, counting, plan_of, swept, swept_where, top_of
 from gradwright.fused.route import by_hand
 from gradwright.fused.rows import Bend, Rows
 from gradwright.stable.arguments import widened
@@ -188,13 +188,8 @@ def _each_vjp(
 ) -> dict[str, Tensor | None]:
     if torch.is_grad_enabled() or not by_hand(g, x, weight, bias):
         return _pulled_plainly(g, x, weight, bias, plan, by_row, shared, needs)
-    places = counting(g != 0)
-    if places is None:
-        _, grads = swept(x, weight, bias, plan, g, _wanted(needs), by_row, shared)
-    else:  # padding and prompts, whose results went into no loss
-        inputs, cotangent, *left = (tensor.index_select(0, places) for tensor in (x, g, *by_row))
-        _, grads = swept(inputs, weight, bias, plan, cotangent, _wanted(needs), left, shared)
-        grads = (None if grads[0] is None else torch.zeros_like(x).index_copy_(0, places, grads[0]), *grads[1:])
+    # Padding and prompts have a cotangent of zero: their results went into no loss.
+    _, grads = swept_where(g != 0, x, weight, bias, plan, g, _wanted(needs), by_row, shared)
     return {name: None if grad is None else grad.to(x.dtype) for name, grad in zip(("x", "weight", "bias"), grads)}
 
 
