@@ -2,7 +2,8 @@
 
 A compiler that looks into the blocks of a head reorders what it finds: it holds the logits of all of them, as eager
 PyTorch does. An operator it leaves whole. ``gradwright::head_sweep`` is
-:func:`gradwright.fused.head_sweep.swept_where`, and ``gradwright::head_sum`` adds up what that returns, so that its gradients can be formed in the forward.
+:func:`gradwright.fused.head_sweep.swept_where`, and ``gradwright::head_sum`` adds up what that returns, so that its
+gradients can be formed in the forward.
 
 A second derivative, which torch.compile has not either, raises: ``gradwright::head_sealed`` ties the gradients to all
 that they depend on. One hole is left, and is PyTorch's (2.13): the backend ``aot_eager`` keeps views of arguments as if
