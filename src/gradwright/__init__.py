@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gradwright.errors import ExternalError as ExternalError
 from gradwright.errors import GradwrightError as GradwrightError
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from gradwright.checking.report import Report as Report
     from gradwright.checking.run import check as check
     from gradwright.checking.samples import Sample as Sample
+    from gradwright.wrapping.external import external as external
+    from gradwright.wrapping.host import save as save
+    from gradwright.wrapping.outputs import like as like
+    from gradwright.wrapping.outputs import spec as spec
 
 __version__ = "0.1.0"
 
@@ -41,6 +46,10 @@ _LAZY = {
     "custom_gradient": "gradwright.authoring.decorator",
     "define": "gradwright.authoring.constructors",
     "elementwise": "gradwright.authoring.constructors",
+    "external": "gradwright.wrapping.external",
+    "like": "gradwright.wrapping.outputs",
+    "save": "gradwright.wrapping.host",
+    "spec": "gradwright.wrapping.outputs",
     "surrogate": "gradwright.authoring.constructors",
 }
 
@@ -48,6 +57,7 @@ _PACKAGES = ("fused", "stable", "ste")
 """The catalogue, loaded when it is used."""
 
 __all__ = [
+    "ExternalError",
     "Function",
     "GradwrightError",
     "Report",
@@ -58,7 +68,11 @@ __all__ = [
     "custom_gradient",
     "define",
     "elementwise",
+    "external",
     "fused",
+    "like",
+    "save",
+    "spec",
     "stable",
     "ste",
     "surrogate",

@@ -19,6 +19,10 @@ class MissingDependencyError(GradwrightError, ImportError):
     """A library that is needed for what was asked is not installed."""
 
 
+class NondeterministicWarning(UserWarning):
+    """A foreign function returned different results for the same arguments."""
+
+
 class RuleNotExportedWarning(UserWarning):
     """An exported program has the values of a function and not its gradient rule."""
 
@@ -33,6 +37,20 @@ class SampleError(GradwrightError, ValueError):
 
 class OptionError(GradwrightError, ValueError):
     """An option has a value that is not one of the known ones."""
+
+
+class ExternalError(GradwrightError, RuntimeError):
+    """Foreign code behind ``gw.external`` raised, or returned something that cannot be used.
+
+    The original is the ``__cause__`` where it was raised in this process; ``traceback`` is its text everywhere.
+    """
+
+    def __init__(self, message: str, *, index: tuple[int, ...] | None = None, traceback: str = "") -> None:
+        super().__init__(message)
+        self.index = index
+        """Which sample of a batch it was, None for a call without a batch."""
+        self.traceback = traceback
+        """Where it was raised, as text; empty where nothing was raised."""
 
 
 class ForwardError(GradwrightError, RuntimeError):
@@ -72,6 +90,15 @@ def missing_torch() -> MissingDependencyError:
     return MissingDependencyError(
         "gradwright: PyTorch is not installed; gradwright works with the torch you have and never installs one by "
         "itself; install it with `pip install torch` (or `pip install 'gradwright[torch]'`)."
+    )
+
+
+def missing_extra(what: str, library: str, extra: str | None = None) -> MissingDependencyError:
+    """Build the error for an optional library that is not installed; ``extra`` is its name among gradwright's."""
+    wanted = f"'gradwright[{extra or library}]'"
+    return MissingDependencyError(
+        f"{what}: it needs {library}, which is not installed; install it with `pip install {library}` (or "
+        f"`pip install {wanted}`)."
     )
 
 

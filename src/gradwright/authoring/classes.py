@@ -20,7 +20,7 @@ from gradwright import torch_compat
 from gradwright.authoring import autocast, trees
 from gradwright.authoring.definition import Definition, State
 from gradwright.authoring.derive import differentiable, meta_of, zeros
-from gradwright.errors import ArgumentError, RuleError, describe_exception, kind_of
+from gradwright.errors import ArgumentError, GradwrightError, RuleError, describe_exception, kind_of
 
 
 @dataclass
@@ -151,7 +151,7 @@ def forward(call: Call, *leaves: Tensor) -> Any:
         with context:
             out, residuals = definition.run_on(leaves, dict(zip(definition.names, values)))
     except (RuntimeError, NotImplementedError) as error:
-        if isinstance(error, RuleError) or not torch_compat.transforms_active() or torch.compiler.is_compiling():
+        if isinstance(error, GradwrightError) or not torch_compat.transforms_active() or torch.compiler.is_compiling():
             raise
         raise RuleError(
             f"{definition.name}: its forward failed under a transform ({describe_exception(error)}); expected PyTorch "

@@ -156,11 +156,11 @@ def build(definition: Definition, *rules: Rule) -> Any:
     if definition.options.op is not None:
         operator.check(definition, _declared_outputs(definition))
     dispatch = _Dispatch(definition)
-    for rule in rules:
-        dispatch.add(rule)
+    if rules:
+        dispatch.add(*rules)
     wrapper = functools.update_wrapper(dispatch.wrapper, definition.function)
     attributes = {kind: functools.partial(dispatch.attach, kind) for kind in ("vjp", "jvp", "vmap", "fwd", "fake")}
-    wrapper.__dict__.update(attributes, __custom_gradient__=definition)
+    wrapper.__dict__.update(attributes, __custom_gradient__=definition, __gradwright_add__=dispatch.add)
     return wrapper
 
 
@@ -186,8 +186,8 @@ class _Dispatch:
         self.add(read_rule(self.definition.name, kind, rule, self.definition.arguments))
         return rule
 
-    def add(self, rule: Rule) -> None:
-        self.definition.rules[rule.kind] = rule
+    def add(self, *rules: Rule) -> None:
+        self.definition.rules.update({rule.kind: rule for rule in rules})
         self._check_rules()
         self._make_classes()
 
@@ -199,7 +199,7 @@ class _Dispatch:
                 f"{definition.name}: it has .fake, which is for operators; expected a name for it; write "
                 f"@gw.custom_gradient(op='mylibrary::{definition.name}'), or leave .fake away."
             )
-        if "fwd" in rules and "vmap" in rules:
+        if "fwd" in rules and "vmap" in rules and definition.foreign is None:
             raise DefinitionError(
                 f"{definition.name}: it has both .fwd and .vmap, and a batched call would have no residuals; expected "
                 "one of them; leave .vmap away (batching is derived) or let the VJP ask for arguments and out instead."
@@ -232,10 +232,10 @@ class _Dispatch:
         classes.check_values(self.definition, values)
         if self.operator is not None:
             if self.operator.replaced:
-                if not torch.compiler.is_dynamo_compiling():  # torch.export, which has nowhere else to go
-                    raise RuleError(self.operator.replaced_message)
-                return torch_compat.call_untraced(self.general, values, self.operator.replaced_message)
+                return traced.call_foreign(self.operator.replaced_message, self.general, values)
             return self.operator.call(values)
+        if self.definition.foreign is not None:
+            return traced.call_foreign(self.definition.foreign.unrecorded, self.general, values)
         traced.warn_of_export(self.definition.name, self.definition.module)
         assert self.reverse is not None
         # Not the class for plain calls: its rule is in a closure, and of what closures of a Function with

@@ -27,6 +27,9 @@ T = TypeVar("T")
 DoubleBackward: TypeAlias = Literal["auto", "once", "never"]
 Derive: TypeAlias = Literal["derive", "none"]
 
+_MADE_IN = ("gradwright.authoring.", "gradwright.wrapping.")
+"""Where the rules are that gradwright makes for users."""
+
 _REMEMBERED = 64
 """For how many constants it is remembered that a rule is linear: they may be others in each call."""
 
@@ -95,6 +98,21 @@ class State:
     """The tensors in ``values``."""
 
 
+@dataclass(frozen=True)
+class Foreign:
+    """What is known of a function that only calls code which autograd cannot see.
+
+    What its ``.fwd`` keeps is a shortcut: the rules are right without it, and get None where it was not kept.
+    """
+
+    source: Callable[..., Any]
+    """What the user wrote, around which ``function`` was made."""
+    unrecorded: str
+    """Why torch.compile and torch.export cannot keep it, where it is no operator."""
+    accuracy: float = 0.0
+    """The relative error that its gradient may have by the way it is computed."""
+
+
 @dataclass(eq=False)
 class Definition:
     """A function with a custom gradient."""
@@ -112,11 +130,18 @@ class Definition:
     """With which constants the rule that another was derived from was seen to be linear."""
     adopted: type[torch.autograd.Function] | None = None
     """The class, where it was adopted; the rules are then its own."""
+    foreign: Foreign | None = None
+    """What is known where the function only calls code that autograd cannot see."""
 
     @property
     def source(self) -> Any:
         """What the user wrote: a function or a class."""
-        return self.adopted or self.function
+        return self.adopted or (self.function if self.foreign is None else self.foreign.source)
+
+    @property
+    def accuracy(self) -> float:
+        """The relative error that the gradient may have by the way it is computed."""
+        return 0.0 if self.foreign is None else self.foreign.accuracy
 
     @property
     def gradient(self) -> Callable[..., Any] | None:
@@ -124,11 +149,8 @@ class Definition:
         if self.adopted is not None:
             return self.adopted.backward
         rule = self.rules.get("vjp") or self.rules.get("jvp")
-        return (
-            None
-            if rule is None or str(getattr(rule.function, "__module__", "")).startswith("gradwright.authoring.")
-            else rule.function
-        )
+        written = None if rule is None else inspect.unwrap(rule.function)
+        return None if str(getattr(written, "__module__", "")).startswith(_MADE_IN) else written
 
     @property
     def cotangent(self) -> str:
@@ -159,7 +181,7 @@ class Definition:
     def double_backward(self) -> DoubleBackward:
         """The option; what ``.fwd`` keeps has no derivative that anybody knows, so with it ``auto`` means ``once``."""
         chosen = self.options.double_backward
-        return "once" if chosen == "auto" and "fwd" in self.rules else chosen
+        return "once" if chosen == "auto" and "fwd" in self.rules and self.foreign is None else chosen
 
     def asks(self, *, forward_mode: bool) -> frozenset[str]:
         """Return everything that must be saved for a call."""

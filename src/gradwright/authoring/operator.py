@@ -87,7 +87,8 @@ class Operator:
         self.outputs = outputs
         annotations = read_annotations(definition.function)
         self.tuples = [_is_tuple(annotations.get(name)) for name in definition.names]
-        self.keeps = "residuals" in definition.asks(forward_mode=False)
+        # Of foreign code anything may be kept, and it can be computed again.
+        self.keeps = "residuals" in definition.asks(forward_mode=False) and definition.foreign is None
         # Unlike the code, the rules are no part of what PyTorch looks compiled graphs up by, on disk (torch 2.13).
         self.token = uuid.uuid4().hex
         self.residuals: tuple[trees.Structure, tuple[tuple[str, int], ...]] | None = None
@@ -330,6 +331,11 @@ def _schema(definition: Definition, outputs: int | None, *, keeps: bool) -> str:
         declared.append(f"{kind} {argument.name}")
     returned = ["Tensor"] * (1 if outputs is None else outputs) + ["Tensor[]"] * keeps
     return f"({', '.join([*declared, OWN])}) -> ({', '.join(returned)})"
+
+
+def is_recordable(annotation: Any) -> bool:
+    """Tell whether operators know constants of an annotated type."""
+    return _static_type(annotation) is not None
 
 
 def _static_type(annotation: Any) -> str | None:

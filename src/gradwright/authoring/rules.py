@@ -28,7 +28,7 @@ from gradwright.errors import DefinitionError, did_you_mean
 ArgumentKind: TypeAlias = Literal["tensor", "optional", "static", "tree", "unknown"]
 """``optional`` is a tensor or None; ``static`` never has a gradient; ``unknown`` is looked at on each call."""
 
-RuleKind: TypeAlias = Literal["vjp", "jvp", "vmap", "fwd", "fake", "derivative"]
+RuleKind: TypeAlias = Literal["vjp", "jvp", "vmap", "fwd", "fake", "derivative", "jacobian", "hvp"]
 
 RESERVED = ("out", "needs", "residuals")
 """What a rule may ask for besides arguments."""
@@ -40,6 +40,8 @@ LEADING: dict[RuleKind, tuple[str, ...]] = {
     "fwd": (),
     "fake": (),
     "derivative": (),
+    "jacobian": (),
+    "hvp": ("g", "t"),
 }
 """What a rule receives by position, before what it asks for by name; it may call these as it likes."""
 
@@ -57,6 +59,8 @@ ASKABLE: dict[RuleKind, tuple[str, ...]] = {
     "fwd": (),
     "fake": (),
     "derivative": ("out",),
+    "jacobian": ("out", "residuals"),
+    "hvp": ("out", "residuals"),
 }
 
 _STATIC_TYPES = (

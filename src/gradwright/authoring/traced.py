@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from gradwright import torch_compat
 from gradwright.authoring import warned
-from gradwright.errors import RuleNotExportedWarning
+from gradwright.errors import RuleError, RuleNotExportedWarning
 
 
 def call_in_transform(name: str, function: Callable[..., Any], values: Sequence[Any], instead: str = "") -> Any:
@@ -22,6 +24,17 @@ def call_in_transform(name: str, function: Callable[..., Any], values: Sequence[
         "torch.compile would drop its gradient rule without a word (pytorch/pytorch#193279); compile inside the "
         f"transform instead, or leave fullgraph=True away{instead}.",
     )
+
+
+def call_foreign(message: str, function: Callable[..., Any], values: Sequence[Any]) -> Any:
+    """Call a function outside of torch.compile, or raise ``message`` where there is no outside.
+
+    Raises:
+        RuleError: torch.export is recording.
+    """
+    if not torch.compiler.is_dynamo_compiling():  # torch.export, which has nowhere else to go
+        raise RuleError(message)
+    return torch_compat.call_untraced(function, values, message)
 
 
 def warn_of_export(name: str, module: str) -> None:

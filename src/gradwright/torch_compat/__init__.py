@@ -29,6 +29,9 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 from gradwright.torch_compat.batches import any_batched as any_batched
 from gradwright.torch_compat.batches import batched_like as batched_like
 from gradwright.torch_compat.batches import functorch as _functorch
+from gradwright.torch_compat.batches import is_legacy_batch as is_legacy_batch
+from gradwright.torch_compat.batches import legacy_batch_first as legacy_batch_first
+from gradwright.torch_compat.batches import legacy_batched as legacy_batched
 from gradwright.torch_compat.batches import may_be_batched as may_be_batched
 from gradwright.torch_compat.batches import transforms_active as transforms_active
 from gradwright.torch_compat.batches import under_vmap as under_vmap
@@ -138,6 +141,13 @@ def is_exporting() -> bool:
     """Tell whether ``torch.export`` is recording; before torch 2.7 that cannot be told."""
     tell = getattr(torch.compiler, "is_exporting", None)
     return tell is not None and bool(tell())
+
+
+def checkpointing() -> bool:
+    """Tell whether ``torch.utils.checkpoint`` is around, which runs what is in it again in the backward."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    hooks = None if top is None else top(True)
+    return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
 
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:

@@ -72,3 +72,23 @@ def may_be_batched(tensor: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or not hasattr(functorch, "is_legacy_batchedtensor"):
         return True
     return transforms_active() or bool(functorch.is_legacy_batchedtensor(tensor))
+
+
+def is_legacy_batch(tensor: Any) -> bool:
+    """Tell whether a tensor is one that ``is_grads_batched=True`` hands out."""
+    probe = getattr(functorch, "is_legacy_batchedtensor", None)
+    return probe is not None and isinstance(tensor, torch.Tensor) and bool(probe(tensor))
+
+
+def legacy_batch_first(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what ``is_grads_batched=True`` handed out as a plain tensor, with the batch as first dimension."""
+    return torch._remove_batch_dim(tensor, _LEGACY_LEVEL, 1, 0)
+
+
+def legacy_batched(tensor: torch.Tensor) -> torch.Tensor:
+    """Undo :func:`legacy_batch_first`."""
+    return torch._add_batch_dim(tensor, 0, _LEGACY_LEVEL)
+
+
+_LEGACY_LEVEL = 1
+"""There is never a batch inside of another."""

@@ -1,0 +1,5 @@
+"""Code that autograd cannot see as differentiable functions: NumPy, SciPy, C, C++, Fortran, JAX, executables.
+
+``gw.external`` is a function, so that the package cannot have its name. Nothing is imported here: what runs in a worker
+process must load neither torch nor NumPy by itself.
+"""

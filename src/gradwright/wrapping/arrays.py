@@ -1,0 +1,161 @@
+"""Tensors as arrays and arrays as tensors, sharing their memory where that is safe.
+
+It is safe towards the foreign code when it cannot write into what autograd keeps: arrays that lie in a tensor's memory
+are read-only. It is safe towards autograd when nobody else can write into the result: an array that something else
+refers to, such as a work buffer that a solver returns from each call, is copied.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwright.errors import ExternalError, kind_of, missing_extra
+
+try:
+    import numpy as np
+except ModuleNotFoundError:  # pragma: no cover - NumPy is among the tools that tests need
+    raise missing_extra("gw.external", "numpy") from None
+
+DTYPES: dict[torch.dtype, Any] = {
+    torch.float64: np.float64,
+    torch.float32: np.float32,
+    torch.float16: np.float16,
+    torch.complex128: np.complex128,
+    torch.complex64: np.complex64,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.int16: np.int16,
+    torch.int8: np.int8,
+    torch.uint8: np.uint8,
+    torch.uint16: np.uint16,
+    torch.uint32: np.uint32,
+    torch.uint64: np.uint64,
+    torch.bool: np.bool_,
+}
+"""The dtypes that both libraries have."""
+
+_KNOWN = {np.dtype(value): key for key, value in DTYPES.items()}
+_WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+"""In what a dtype that NumPy does not have is handed over."""
+
+
+def array_of(tensor: Tensor, dtype: torch.dtype | None = None, order: str = "K", copy: bool | None = None) -> Any:
+    """Return the values of a tensor as an array, read-only where it lies in the tensor's memory.
+
+    Arguments:
+        tensor: of any strided layout, dtype and device.
+        dtype: of the array; None for the tensor's own (bfloat16, which NumPy does not have, becomes float32).
+        order: ``"C"``, ``"F"`` or ``"K"`` (as it is).
+        copy: True: the array is the caller's own, to write into; None: only where it must be; False: never.
+
+    Raises:
+        ExternalError: the tensor has no values to hand over, or they would have to be copied.
+    """
+    if tensor.layout is not torch.strided:
+        raise ExternalError(f"a tensor of layout {tensor.layout}; expected a dense one; write x.to_dense().")
+    wanted = dtype or _WIDER.get(tensor.dtype, tensor.dtype)
+    found = tensor.detach()
+    if found.dtype is not wanted:
+        found = found.to(wanted)
+    if found.device.type != "cpu":
+        found = found.cpu()
+    if found.is_complex() or found.is_neg():
+        found = found.resolve_conj().resolve_neg()  # a conjugated tensor is a flag on the memory of another
+    array = found.numpy()
+    shared = found.data_ptr() == tensor.data_ptr()
+    flags = array.flags
+    if (order == "C" and not flags.c_contiguous) or (order == "F" and not flags.f_contiguous) or (copy and shared):
+        array, shared = np.array(array, order=order), False  # type: ignore[call-overload]
+    if shared:
+        array.flags.writeable = False
+    elif copy is False:
+        raise ExternalError(
+            f"a tensor ({tensor.dtype}, strides {tensor.stride()}, on {tensor.device}) that must be copied to be an "
+            f"array of dtype {wanted} and order {order!r}, with copy=False; pass it as it is needed, or leave copy away."
+        )
+    return array
+
+
+def as_array(value: Any, what: str) -> Any:
+    """Return what foreign code returned as an array that torch can read: its dtype and byte order are torch's.
+
+    ``what`` says in messages what it is, for example ``simulate: it returned``.
+
+    Raises:
+        ExternalError: it is no number and no array, or of a dtype that torch does not have.
+    """
+    array = value
+    if type(value) is not np.ndarray:
+        if isinstance(value, Tensor):
+            return np.array(array_of(value))
+        if value is None or isinstance(value, (str, bytes, dict, set, list, tuple)) or callable(value):
+            raise ExternalError(
+                f"{what} {kind_of(value)}; expected an array or a number, or a tuple of them; return np.asarray(...)."
+            )
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise ExternalError(
+                f"{what} a masked array with masked elements, whose values mean nothing; expected an array; return "
+                "result.filled(...) with the value that they are to have."
+            )
+        array = np.asarray(value)
+    if array.dtype not in _KNOWN:
+        if array.dtype.newbyteorder("=") in _KNOWN:
+            return array.astype(array.dtype.newbyteorder("="))
+        raise ExternalError(
+            f"{what} an array of dtype {array.dtype}, which torch does not have; expected numbers; return "
+            "result.astype(np.float64)."
+        )
+    return array
+
+
+def is_alone(array: Any, limit: int) -> bool:
+    """Tell whether a value is an array that torch can read, and all that reaches its memory.
+
+    ``limit`` is the number of references there are where nobody else holds it.
+    """
+    if type(array) is not np.ndarray or array.dtype not in _KNOWN or sys.getrefcount(array) > limit:
+        return False
+    base = array.base
+    if base is None:
+        return bool(array.flags.owndata)
+    return type(base) is np.ndarray and base.base is None and base.flags.owndata and sys.getrefcount(base) <= _BASE
+
+
+def _base_references() -> int:
+    """Return the number of references to the base of a view that nobody else holds, counted as above."""
+    base = np.empty((2, 2))[0].base
+    return sys.getrefcount(base)
+
+
+_BASE = _base_references()
+
+
+def tensor_of(array: Any, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
+    """Return an array as a tensor that lies in its memory where torch can read it; nobody else may write into that.
+
+    Arguments:
+        array: of a dtype that torch has.
+        dtype: of the tensor; None for the array's own.
+        device: where the tensor is to be; None for the CPU.
+    """
+    if not array.flags.writeable or _awkward(array.strides):
+        array = np.array(array, order="C")
+    tensor = torch.from_numpy(array)
+    if dtype is not None and tensor.dtype is not dtype:
+        tensor = tensor.to(dtype)
+    return tensor if device is None or device.type == "cpu" else tensor.to(device)
+
+
+def _awkward(strides: Sequence[int]) -> bool:
+    """Tell whether torch refuses strides, or reads several elements from one place."""
+    return any(stride <= 0 for stride in strides)
+
+
+def described(array: Any) -> str:
+    """Return dtype and shape of an array, as messages say them."""
+    return f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else repr(array)[:60]

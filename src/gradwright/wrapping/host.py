@@ -1,0 +1,277 @@
+"""One foreign function: calling it, reading what it returns, and saying what went wrong in it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+import traceback
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from gradwright.errors import ExternalError, NondeterministicWarning, describe_exception
+from gradwright.wrapping.arrays import as_array, described, is_alone, np
+
+OnError: TypeAlias = Literal["raise", "nan"] | Callable[[Exception, tuple[int, ...], tuple[Any, ...]], Any]
+Index: TypeAlias = tuple[int, ...] | None
+
+_AGAIN = 0.05
+"""A first call that took less than this many seconds is made twice, to see whether both return the same."""
+_ALIKE = 1e-6
+"""Two results that differ by less, relative to the largest value, differ by the order of a parallel sum."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A result and what its derivative can use, as ``gw.save`` makes it."""
+
+    result: Any
+    residuals: Any
+
+
+def save(result: Any, residuals: Any) -> Any:
+    """Return a result from a foreign function together with something that its derivative uses.
+
+    Rules ask for it as ``residuals``: a factorisation, a mesh, a handle. It is kept until the backward has run, and
+    computed again where it was not kept.
+
+    Arguments:
+        result: what the function returns.
+        residuals: anything.
+
+    Example:
+        >>> import numpy as np, scipy.linalg, torch, gradwright as gw
+        >>> @gw.external(out=gw.like("b"))
+        ... def solve(a, b):
+        ...     factors = scipy.linalg.lu_factor(a)
+        ...     return gw.save(scipy.linalg.lu_solve(factors, b), factors)
+        >>> @solve.register_vjp
+        ... def solve_vjp(g, out, residuals):
+        ...     w = scipy.linalg.lu_solve(residuals, g, trans=1)
+        ...     return {"a": -np.outer(w, out), "b": w}
+        >>> b = torch.tensor([2.0, 6.0], dtype=torch.float64, requires_grad=True)
+        >>> torch.autograd.grad(solve(torch.diag(torch.tensor([1.0, 2.0], dtype=torch.float64)), b).sum(), b)
+        (tensor([1.0000, 0.5000], dtype=torch.float64),)
+    """
+    return Kept(result, residuals)
+
+
+@dataclass
+class Host:
+    """A foreign function with the names of its arguments and how it is called."""
+
+    name: str
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    by_keyword: tuple[str, ...] = ()
+    on_error: OnError = "raise"
+    pure: bool = True
+    writes: bool = False
+    """Whether it gets arrays of its own, to write into."""
+    calls: int = 0
+    """How often it was called."""
+    memory: Memory | None = None
+    number: int | None = -1
+    """The length of the tuple that it returned, None for one output, -1 before the first call."""
+    changed: bool = field(default=False, repr=False)
+
+    def run(self, values: Sequence[Any], index: Index = None) -> tuple[tuple[Any, ...], Any]:
+        """Call it on arrays and constants.
+
+        Returns:
+            its outputs, as a tuple of arrays of its own; and what it kept.
+
+        Raises:
+            ExternalError: it raised, or returned something that cannot be used.
+        """
+        if self.memory is not None:
+            known = self.memory.find(values)
+            if known is not None:
+                return known
+        first = self.calls == 0
+        before = [np.array(value) if isinstance(value, np.ndarray) else None for value in values] if first else []
+        start = time.perf_counter()
+        outs, residuals = self.read(self.called(values, index), values)
+        if first and self.pure:
+            self._look(values, before, outs, time.perf_counter() - start)
+        if self.memory is not None:
+            self.memory.keep(values, outs, residuals)
+        return outs, residuals
+
+    def called(self, values: Sequence[Any], index: Index = None) -> Any:
+        """Call it and return what it returns.
+
+        Raises:
+            ExternalError: it raised; the original is the cause.
+        """
+        self.calls += 1
+        try:
+            return self._call(values)
+        except Exception as error:
+            if self.writes or not self.pure or not _wants_to_write(error):
+                raise self.failed(error, values, index) from error
+            # Some compiled code asks for memory that it may write into, whether it does or not. Of copies it may.
+            self.writes = True
+        try:
+            return self._call(values)
+        except Exception as error:
+            raise self.failed(error, values, index) from error
+
+    def _call(self, values: Sequence[Any]) -> Any:
+        if self.writes:
+            values = [np.array(v) if isinstance(v, np.ndarray) and not v.flags.writeable else v for v in values]
+        if not self.by_keyword:
+            return self.function(*values)
+        by_name = dict(zip(self.names, values))
+        keyword = {name: by_name.pop(name) for name in self.by_keyword}
+        return self.function(*by_name.values(), **keyword)
+
+    def read(self, returned: Any, values: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
+        """Take apart what it returned."""
+        residuals = None
+        if type(returned) is Kept:
+            returned, residuals = returned.result, returned.residuals
+        parts = returned if type(returned) is tuple else (returned,)
+        number = len(parts) if parts is returned else None
+        if number != self.number:
+            if self.number != -1:
+                raise ExternalError(
+                    f"{self.name}: it returned {_count(number)}, and {_count(self.number)} before; expected the same "
+                    "number of outputs in every call; return the same tuple always."
+                )
+            self.number = number
+        what = f"{self.name}: it returned"
+        limit = _SOLE if number is None else _SOLE_IN_TUPLE
+        return tuple([part if is_alone(part, limit) else _own(part, what) for part in parts]), residuals
+
+    def failed(self, error: BaseException, values: Sequence[Any], index: Index = None) -> ExternalError:
+        """Return the error that says what was raised, in which call."""
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return self.said(describe_exception(error), text, values, index)
+
+    def said(self, what: str, text: str, values: Sequence[Any], index: Index = None) -> ExternalError:
+        """Return the error for something that was raised, which may have been in another process."""
+        given = ", ".join(f"{name}={described(value)}" for name, value in zip(self.names, values))
+        sample = "" if index is None else f" at sample {index[0] if len(index) == 1 else index} of the batch"
+        return ExternalError(
+            f"{self.name}: it raised {what}{sample}; it was called with {given}; expected a result; the traceback is "
+            "above and in the attribute `traceback` of this error; on_error='nan' fills the results of failing samples "
+            "with nan.",
+            index=index,
+            traceback=text,
+        )
+
+    def _look(self, values: Sequence[Any], before: Sequence[Any], outs: Sequence[Any], seconds: float) -> None:
+        """Look at the first call: whether it left its arguments alone, and returns the same again."""
+        for name, value, old in zip(self.names, values, before):
+            if old is not None and not np.array_equal(value, old, equal_nan=_has_nan(value)):
+                raise ExternalError(
+                    f"{self.name}: it wrote into its argument {name!r}, whose memory is that of a tensor; expected it "
+                    "to be left alone; declare copy=True, so that it gets arrays of its own."
+                )
+        if seconds > _AGAIN:
+            return
+        self.calls += 1
+        again, _ = self.read(self._call(values), values)
+        for one, other in zip(outs, again):
+            if one.shape != other.shape or not _alike(one, other):
+                warnings.warn(
+                    f"{self.name}: two calls with the same arguments returned different results, so that its "
+                    "derivative is of neither; fix the seed inside of it, or declare pure=False if that is meant "
+                    "(it is then never called more often than asked for).",
+                    NondeterministicWarning,
+                    stacklevel=2,
+                )
+                return
+
+
+class Memory:
+    """The last results, found by the arguments."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.found = 0
+        self._kept: OrderedDict[Any, tuple[tuple[Any, ...], Any]] = OrderedDict()
+
+    def find(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Any] | None:
+        """Return copies of the outputs and what was kept, or None."""
+        key = _key(values)
+        entry = None if key is None else self._kept.get(key)
+        if entry is None:
+            return None
+        self.found += 1
+        self._kept.move_to_end(key)
+        return tuple([np.array(out) for out in entry[0]]), entry[1]
+
+    def keep(self, values: Sequence[Any], outs: Sequence[Any], residuals: Any) -> None:
+        """Keep copies of the outputs, and forget the oldest."""
+        key = _key(values)
+        if key is None:
+            return
+        self._kept[key] = tuple([np.array(out) for out in outs]), residuals
+        if len(self._kept) > self.size:
+            self._kept.popitem(last=False)
+
+
+def _key(values: Sequence[Any]) -> Any:
+    """Return what tells arguments apart, None where they cannot be told apart."""
+    parts: list[Any] = []
+    for value in values:
+        if isinstance(value, np.ndarray):
+            digest = hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=16).digest()
+            parts.append((value.dtype.str, value.shape, digest))
+        else:
+            parts.append((type(value), value))
+    key = tuple(parts)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _own(part: Any, what: str) -> Any:
+    """Return an array of one's own."""
+    array = as_array(part, what)
+    return np.array(array) if array is part or array.base is not None else array
+
+
+def _references(part: Any) -> int:
+    """Stand for :func:`is_alone`."""
+    return sys.getrefcount(part)
+
+
+def _sole(returned: Any) -> int:
+    """Return how many references are seen where :meth:`Host.read` asks about what nobody else holds."""
+    parts = returned if type(returned) is tuple else (returned,)
+    return max([_references(part) for part in parts])
+
+
+_SOLE, _SOLE_IN_TUPLE = _sole(np.empty(1)), _sole((np.empty(1),))
+
+
+def _wants_to_write(error: Exception) -> bool:
+    return isinstance(error, (ValueError, TypeError, BufferError)) and any(
+        word in str(error).lower() for word in ("read-only", "readonly", "writeable", "writable")
+    )
+
+
+def _has_nan(array: Any) -> bool:
+    return array.dtype.kind in "fc"
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if not _has_nan(one):
+        return bool(np.array_equal(one, other))
+    finite = np.isfinite(one)
+    scale = np.abs(one[finite]).max(initial=0.0)
+    with np.errstate(invalid="ignore"):
+        close = (one == other) | (np.isnan(one) & np.isnan(other)) | (np.abs(one - other) <= _ALIKE * scale)
+    return bool(close.all())
+
+
+def _count(number: int | None) -> str:
+    return "one output" if number is None else f"a tuple of {number}"

@@ -1,0 +1,288 @@
+"""The maps of a foreign function as functions with a custom gradient.
+
+Each of the maps of :mod:`~gradwright.wrapping.calculus`, and the function itself, is one: it runs foreign code on bare
+numbers, and its rules call the other maps. So every order, mode and transform comes out right, or ends in a message,
+and no rule ever runs foreign code on what only stands for numbers.
+
+Under ``vmap`` a map calls itself with the batch as one more leading dimension of every tensor (of size 1 where a tensor
+is not batched), and a number that says how many of them there are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gradwright import torch_compat
+from gradwright.authoring.decorator import build
+from gradwright.authoring.definition import Definition, Foreign, Options
+from gradwright.authoring.rules import Argument, Rule
+from gradwright.authoring.seal import may_be_differentiated
+from gradwright.errors import RuleError
+from gradwright.wrapping.marshal import Marshal
+
+Kind: TypeAlias = Literal["batch", "pull", "push", "curve", "bend"]
+GIVEN: dict[Kind, tuple[str, ...]] = {
+    "batch": (),
+    "pull": ("g",),
+    "push": ("t",),
+    "curve": ("g", "t"),
+    "bend": ("t", "u"),
+}
+"""What a map is given besides the arguments of the function: cotangents, one an output, or tangents, one a place."""
+BACK: dict[Kind, str] = {"batch": "outs", "pull": "places", "push": "outs", "curve": "places", "bend": "outs"}
+"""What a map returns one tensor for."""
+_BY_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+@dataclass
+class Given:
+    """The arguments of one map in one call, by what they are."""
+
+    batch: int
+    g: list[Any]
+    t: list[Any]
+    u: list[Any]
+    args: list[Any]
+    outs: list[Any]
+    kept: Any
+    needed: tuple[bool, ...]
+
+
+@dataclass
+class Leaves:
+    """The maps of one function, made when they are first needed."""
+
+    marshal: Marshal
+    arguments: tuple[Argument, ...]
+    annotations: Mapping[str, Any]
+    foreign: Foreign
+    module: str
+    qualname: str
+    op: str | None
+    made: dict[Kind, Callable[..., Any]] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Make the maps anew, since the rules of the function changed."""
+        self.made.clear()
+
+    # ---------------------------------------------------------------- calling them
+
+    def call(
+        self,
+        kind: Kind,
+        args: Sequence[Any],
+        *,
+        batch: int = 0,
+        g: Sequence[Any] = (),
+        t: Sequence[Any] = (),
+        u: Sequence[Any] = (),
+        outs: Sequence[Any] | None = None,
+        kept: Tensor | None = None,
+        needed: Sequence[bool] | None = None,
+    ) -> list[Any]:
+        """Run one of the maps; a tangent that is None is zero."""
+        if kind not in self.made:
+            self.made[kind] = self._make(kind)
+        given = {"g": list(g), "t": self._filled(t, args), "u": self._filled(u, args)}
+        values = [each for word in GIVEN[kind] for each in given[word]]
+        values += [*args, *(outs or [None] * self._number), kept]
+        flags = tuple(needed) if needed is not None else (True,) * len(self.places)
+        if any(map(torch_compat.is_legacy_batch, values)):
+            # What `is_grads_batched=True` hands out knows no rule for batches; its numbers are taken out and put back.
+            bare = [
+                torch_compat.legacy_batch_first(v) if torch_compat.is_legacy_batch(v) else led(v, None) for v in values
+            ]
+            return [torch_compat.legacy_batched(each) for each in self.made[kind](batch + 1, *bare, flags)]
+        return list(self.made[kind](batch, *values, flags))
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The positions of the arguments that have a derivative."""
+        return self.marshal.calculus.places
+
+    @property
+    def _number(self) -> int:
+        return self.marshal.outputs
+
+    def _filled(self, tangents: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        pairs = zip(tangents, self.places)
+        return [torch.zeros_like(args[place]) if tangent is None else tangent for tangent, place in pairs]
+
+    # ---------------------------------------------------------------- making them
+
+    def _make(self, kind: Kind) -> Callable[..., Any]:
+        arguments = [Argument("gw_batch", "static", inspect.Parameter.empty, _BY_KEYWORD)]
+        for word in GIVEN[kind]:
+            # an output of whole numbers has no cotangent
+            sort: Any = "optional" if word == "g" else "tensor"
+            count = self._number if word == "g" else len(self.places)
+            arguments += [Argument(f"gw{word}_{i}", sort, inspect.Parameter.empty, _BY_KEYWORD) for i in range(count)]
+        arguments += [Argument(a.name, a.kind, inspect.Parameter.empty, _BY_KEYWORD) for a in self.arguments]
+        extra = [*(f"gwout_{i}" for i in range(self._number)), "gwkept"]
+        arguments += [Argument(name, "optional", inspect.Parameter.empty, _BY_KEYWORD) for name in extra]
+        arguments.append(Argument("gwneeded", "static", inspect.Parameter.empty, _BY_KEYWORD))
+        names = tuple(argument.name for argument in arguments)
+
+        def forward(*values: Any) -> tuple[Tensor, ...]:
+            return self.marshal.run(kind, self._given(kind, values))
+
+        def fake(*values: Any) -> tuple[Tensor, ...]:
+            return self.marshal.fake(BACK[kind], self._given(kind, values))
+
+        name = f"{self.marshal.calculus.name}_{kind}"
+        forward.__name__, forward.__module__ = name, self.module
+        forward.__qualname__ = f"{self.qualname}_{kind}"
+        back = self._number if BACK[kind] == "outs" else len(self.places)
+        static = {"gw_batch": int, "gwneeded": tuple[bool, ...], "return": tuple[(Tensor,) * back]}
+        forward.__annotations__ = {**self.annotations, **static}
+        nondiff = tuple(a.name for i, a in enumerate(self.arguments) if i not in self.places and a.kind != "static")
+        options = Options(op=None if self.op is None else f"{self.op}_{kind}", vmap="none", nondiff=nondiff)
+        definition = Definition(name, forward, tuple(arguments), options, foreign=self.foreign)
+        rules = [
+            Rule(self._vjp(kind, names), "vjp", (*names, "needs")),
+            Rule(self._jvp(kind, names), "jvp", names),
+            Rule(self._vmap(kind), "vmap", names),
+        ]
+        if self.op is not None:
+            rules.append(Rule(fake, "fake", names))
+        for rule in rules:
+            rule.function.__name__ = f"{name}_{rule.kind}"
+        made: Callable[..., Any] = build(definition, *rules)
+        return made
+
+    def _given(self, kind: Kind, values: Sequence[Any]) -> Given:
+        left = iter(values)
+        batch = next(left)
+        found: dict[str, list[Any]] = {"g": [], "t": [], "u": []}
+        for word in GIVEN[kind]:
+            found[word] = [next(left) for _ in range(self._number if word == "g" else len(self.places))]
+        args = [next(left) for _ in self.arguments]
+        outs = [next(left) for _ in range(self._number)]
+        return Given(batch, found["g"], found["t"], found["u"], args, outs, next(left), next(left))
+
+    # ---------------------------------------------------------------- their rules
+
+    def _vjp(self, kind: Kind, names: Sequence[str]) -> Callable[..., Any]:
+        places = [self.arguments[i].name for i in self.places]
+
+        def rule(c: tuple[Any, ...], *values: Any) -> dict[str, Any]:
+            *values, needs = values  # type: ignore[assignment]
+            at = self._given(kind, values)
+            asked = {word: any(needs[n] for n in names if n.startswith(f"gw{word}_")) for word in ("g", "t", "u")}
+            moved = [needs[name] for name in places]
+            found: dict[str, Any] = {}
+            for word, gradient in self._backward(kind, at, list(c), asked, moved).items():
+                own = places if word == "args" else [f"gw{word}_{i}" for i in range(len(gradient))]
+                found.update(zip(own, gradient))
+            return found
+
+        return rule
+
+    def _backward(
+        self, kind: Kind, at: Given, c: list[Any], asked: Mapping[str, bool], moved: Sequence[bool]
+    ) -> dict[str, list[Any]]:
+        """Return the gradients of what a map was given, for the cotangents ``c`` of what it returned."""
+        found: dict[str, list[Any]] = {}
+        same = {"batch": at.batch}
+        if kind == "batch" and any(moved):
+            found["args"] = self.call("pull", at.args, g=c, kept=None, needed=moved, **same)
+        elif kind == "pull":
+            if asked["g"]:
+                found["g"] = self.call("push", at.args, t=c, **same)
+            if any(moved):
+                found["args"] = self.call("curve", at.args, g=at.g, t=c, **same)
+        elif kind == "push":
+            if asked["t"]:
+                found["t"] = self.call("pull", at.args, g=c, **same)
+            if any(moved):
+                found["args"] = self.call("curve", at.args, g=c, t=at.t, **same)
+        elif kind == "curve":
+            if asked["g"]:
+                found["g"] = self.call("bend", at.args, t=at.t, u=c, **same)
+            if asked["t"]:
+                found["t"] = self.call("curve", at.args, g=at.g, t=c, **same)
+        elif kind == "bend":
+            if asked["t"]:
+                found["t"] = self.call("curve", at.args, g=c, t=at.u, **same)
+            if asked["u"]:
+                found["u"] = self.call("curve", at.args, g=c, t=at.t, **same)
+        if kind in ("curve", "bend") and any(moved):
+            raise RuleError(self.marshal.calculus.third_message)
+        return found
+
+    def _jvp(self, kind: Kind, names: Sequence[str]) -> Callable[..., Any]:
+        def rule(t: Mapping[str, Any], *values: Any) -> tuple[Any, ...]:
+            at = self._given(kind, values)
+            moving = self._given(kind, [t.get(name) for name in names])
+            along = [moving.args[place] for place in self.places]
+            terms = list(self._forward(kind, at, moving, along))
+            total = terms[0]
+            for term in terms[1:]:
+                total = [a + b for a, b in zip(total, term)]
+            return tuple(total)
+
+        return rule
+
+    def _forward(self, kind: Kind, at: Given, moving: Given, along: list[Any]) -> Any:
+        """Give the terms of the tangents of what a map returned: one for each of what it was given that moves."""
+        args, same = at.args, {"batch": at.batch}
+        g = [zero_like(a) if a is not None and b is None else b for a, b in zip(at.g, moving.g)]
+        moves = {word: any(part is not None for part in getattr(moving, word)) for word in ("g", "t", "u")}
+        if moves["g"]:  # a map is linear in what it is given
+            yield self.call(kind, args, g=g, t=at.t, u=at.u, **same)
+        if moves["t"]:
+            yield self.call(kind, args, g=at.g, t=moving.t, u=at.u, **same)
+        if moves["u"]:
+            yield self.call(kind, args, g=at.g, t=at.t, u=moving.u, **same)
+        if all(part is None for part in along):
+            return
+        if kind == "batch":
+            yield self.call("push", args, t=along, **same)
+        elif kind == "pull":
+            yield self.call("curve", args, g=at.g, t=along, **same)
+        elif kind == "push":
+            yield self.call("bend", args, t=at.t, u=along, **same)
+        else:
+            raise RuleError(self.marshal.calculus.third_message)
+
+    def _vmap(self, kind: Kind) -> Callable[..., Any]:
+        def rule(info: Any, in_dims: Any, batch: int, *values: Any) -> Any:
+            self.marshal.require_batches()
+            dims = list(in_dims)[1:]
+            # What was kept belongs to the point of the derivative. It stays where that is the same for all samples.
+            given = self._given(kind, [batch, *values])
+            shared = all(dim is None for value, dim in zip(values, dims) if any(value is a for a in given.args))
+            moved = [
+                (value if shared else None) if value is given.kept else led(value, dim)
+                for value, dim in zip(values, dims)
+            ]
+            found = self.made[kind](batch + 1, *moved)
+            size = info.batch_size
+            return tuple([out.expand(size, *out.shape[1:]) for out in found]), 0
+
+        return rule
+
+
+def led(value: Any, dim: int | None) -> Any:
+    """Return a tensor with its batch as first dimension, of size 1 where it has none."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.unsqueeze(0) if dim is None else value.movedim(dim, 0)
+
+
+def zero_like(value: Any) -> Any:
+    """Return zeros like a tensor."""
+    return torch.zeros_like(value)
+
+
+def runs_at_once(tensors: Sequence[Any]) -> bool:
+    """Tell whether foreign code may run right here: there are numbers, and nobody can differentiate what comes out."""
+    if may_be_differentiated() or torch_compat.transforms_active() or torch_compat.is_recording():
+        return False
+    return not any(torch_compat.may_be_batched(tensor) for tensor in tensors if tensor is not None)
