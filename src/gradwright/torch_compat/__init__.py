@@ -143,6 +143,20 @@ def is_exporting() -> bool:
     return tell is not None and bool(tell())
 
 
+try:
+    from torch._C import _len_torch_dispatch_stack as _modes
+except ImportError:  # pragma: no cover - depends on the torch version
+
+    def _modes() -> int:
+        """Tell how many modes look at every operation; not known in this version, so perhaps one."""
+        return 1
+
+
+def anything_around() -> bool:
+    """Tell whether a transform, forward mode or a recorder may be around what runs now; if in doubt, one is."""
+    return _modes() > 0 or transforms_active() or forward_mode_on()
+
+
 def checkpointing() -> bool:
     """Tell whether ``torch.utils.checkpoint`` is around, which runs what is in it again in the backward."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)

@@ -39,7 +39,8 @@ DTYPES: dict[torch.dtype, Any] = {
 }
 """The dtypes that both libraries have."""
 
-_KNOWN = {np.dtype(value): key for key, value in DTYPES.items()}
+READABLE = {np.dtype(value): key for key, value in DTYPES.items()}
+"""The same by NumPy's dtypes, in the byte order of this machine."""
 _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 """In what a dtype that NumPy does not have is handed over."""
 
@@ -76,7 +77,7 @@ def array_of(tensor: Tensor, dtype: torch.dtype | None = None, order: str = "K",
     elif copy is False:
         raise ExternalError(
             f"a tensor ({tensor.dtype}, strides {tensor.stride()}, on {tensor.device}) that must be copied to be an "
-            f"array of dtype {wanted} and order {order!r}, with copy=False; pass it as it is needed, or leave copy away."
+            f"array of dtype {wanted} and order {order!r}, with copy=False; pass it as it is needed, or drop copy."
         )
     return array
 
@@ -103,8 +104,8 @@ def as_array(value: Any, what: str) -> Any:
                 "result.filled(...) with the value that they are to have."
             )
         array = np.asarray(value)
-    if array.dtype not in _KNOWN:
-        if array.dtype.newbyteorder("=") in _KNOWN:
+    if array.dtype not in READABLE:
+        if array.dtype.newbyteorder("=") in READABLE:
             return array.astype(array.dtype.newbyteorder("="))
         raise ExternalError(
             f"{what} an array of dtype {array.dtype}, which torch does not have; expected numbers; return "
@@ -113,26 +114,72 @@ def as_array(value: Any, what: str) -> Any:
     return array
 
 
-def is_alone(array: Any, limit: int) -> bool:
-    """Tell whether a value is an array that torch can read, and all that reaches its memory.
+def owned(returned: Any, what: str, measured: list[int] | None = None) -> Any:
+    """Return what foreign code returned, bare or in a tuple or dict, with arrays that nobody else can reach.
 
-    ``limit`` is the number of references there are where nobody else holds it.
+    An array that something else refers to, such as a buffer that is used again in the next call, is copied; so is a
+    view of another's memory. The caller must have the value in one variable. ``measured`` is filled with the number of
+    references to each array.
+
+    Raises:
+        ExternalError: a part is neither None nor something that torch can read.
     """
-    if type(array) is not np.ndarray or array.dtype not in _KNOWN or sys.getrefcount(array) > limit:
-        return False
-    base = array.base
+    if type(returned) is tuple:
+        return tuple([_owned(part, what, tuple, measured) for part in returned])
+    if type(returned) is dict:
+        return {key: _owned(part, what, dict, measured) for key, part in returned.items()}
+    return _owned(returned, what, None, measured)
+
+
+def _owned(part: Any, what: str, within: type | None, measured: list[int] | None) -> Any:
+    if part is None and within is not None:
+        return None
+    if type(part) is not np.ndarray or part.dtype not in READABLE:
+        array = as_array(part, what)
+        return array if array is not part and array.base is None and array.flags.owndata else np.array(array)
+    references = sys.getrefcount(part)
+    if measured is not None:
+        measured.append(references)
+        return part
+    if references > _ALONE[within]:
+        return np.array(part)
+    base = part.base
     if base is None:
-        return bool(array.flags.owndata)
-    return type(base) is np.ndarray and base.base is None and base.flags.owndata and sys.getrefcount(base) <= _BASE
+        return part if part.flags.owndata else np.array(part)
+    alone = type(base) is np.ndarray and base.base is None and base.flags.owndata and sys.getrefcount(base) <= _BASE
+    return part if alone else np.array(part)
+
+
+def _references(make: Any) -> int:
+    """Return how many references are counted to an array that nobody else holds."""
+    measured: list[int] = []
+    returned = make()
+    owned(returned, "", measured)
+    return measured[0]
 
 
 def _base_references() -> int:
-    """Return the number of references to the base of a view that nobody else holds, counted as above."""
-    base = np.empty((2, 2))[0].base
+    """Return how many references are counted to the base of a view that nobody else holds."""
+    part = np.empty((2, 2))[0]
+    base = part.base
     return sys.getrefcount(base)
 
 
+_ALONE = {
+    None: _references(lambda: np.empty(1)),
+    tuple: _references(lambda: (np.empty(1),)),
+    dict: _references(lambda: {"x": np.empty(1)}),
+}
 _BASE = _base_references()
+
+
+def _lone() -> int:
+    """Return how many references are counted to an array in one variable, and nowhere else."""
+    array = np.empty(1)
+    return sys.getrefcount(array)
+
+
+LONE = _lone()
 
 
 def tensor_of(array: Any, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:

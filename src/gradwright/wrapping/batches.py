@@ -127,9 +127,10 @@ def stacked(
     """
     model = next((part for part in parts if part is not None), None)
     if model is None and known is None:
+        why = "every sample failed" if parts else "the batch is empty"
         raise ExternalError(
-            f"{name}: nothing tells the shape of its results, since {'every sample failed' if parts else 'the batch is empty'}; "
-            "expected a declaration; write out=gw.like(0) or out=gw.spec(shape)."
+            f"{name}: nothing tells the shape of its results, since {why}; expected a declaration; write "
+            "out=gw.like(0) or out=gw.spec(shape)."
         )
     shapes = [None if part is None else np.shape(part) for part in model] if model is not None else list(known or ())
     found: list[Any] = []

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from gradwright.authoring.rules import Rule, RuleKind
 from gradwright.errors import ExternalError, GradwrightError, RuleError, kind_of
-from gradwright.wrapping.arrays import np
+from gradwright.wrapping.arrays import np, owned
 from gradwright.wrapping.host import Host
 
 Arrays: TypeAlias = list[Any]
@@ -123,6 +123,11 @@ class Calculus:
             raise self.missing()
         return [grad if need else None for grad, need in zip(found, needed)]
 
+    def taken_for(self, returned: Any, at: Point) -> Any:
+        """Return what the VJP rule returned for the only place, None for zero."""
+        returned = owned(returned, f"{self.name}: the rule {self._rule('vjp')!r} returned")
+        return self._by_place("vjp", returned, at)[0]
+
     def push(self, at: Point, t: Sequence[Any]) -> Arrays:
         """Return the tangent of each output for the tangents of the places, None for those that do not move."""
         if "jvp" in self.rules:
@@ -214,7 +219,8 @@ class Calculus:
         if "residuals" in rule.asks:
             values["residuals"] = at.residuals
         try:
-            return rule.call(leading, values)
+            returned = rule.call(leading, values)
+            return owned(returned, f"{self.name}: the rule {self._rule(kind)!r} returned")
         except GradwrightError:
             raise
         except Exception as error:
@@ -256,7 +262,6 @@ class Calculus:
 
     def _checked(self, kind: RuleKind, value: Any, shape: tuple[int, ...], i: int) -> Any:
         name = self.host.names[self.places[i]]
-        value = value if type(value) is np.ndarray else np.asarray(value)
         if value.shape != shape or value.dtype.kind not in "fciub":
             wanted = (
                 "that of the output and then that of the argument" if kind == "jacobian" else "that of the argument"
@@ -278,7 +283,7 @@ class Calculus:
             )
         found: Arrays = []
         for part, out in zip(parts, outs):
-            array = np.zeros_like(out) if part is None else np.asarray(part)
+            array = np.zeros_like(out) if part is None else part
             if array.shape != out.shape:
                 raise ExternalError(
                     f"{self.name}: the rule {self._rule('jvp')!r} returned {array.dtype} {array.shape}; expected the "

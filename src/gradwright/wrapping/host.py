@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 import traceback
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from gradwright.errors import ExternalError, NondeterministicWarning, describe_exception
-from gradwright.wrapping.arrays import as_array, described, is_alone, np
+from gradwright.errors import ExternalError, NondeterministicWarning, describe_exception, kind_of
+from gradwright.wrapping.arrays import described, np, owned
 
 OnError: TypeAlias = Literal["raise", "nan"] | Callable[[Exception, tuple[int, ...], tuple[Any, ...]], Any]
 Index: TypeAlias = tuple[int, ...] | None
@@ -76,7 +75,6 @@ class Host:
     memory: Memory | None = None
     number: int | None = -1
     """The length of the tuple that it returned, None for one output, -1 before the first call."""
-    changed: bool = field(default=False, repr=False)
 
     def run(self, values: Sequence[Any], index: Index = None) -> tuple[tuple[Any, ...], Any]:
         """Call it on arrays and constants.
@@ -111,14 +109,23 @@ class Host:
         try:
             return self._call(values)
         except Exception as error:
-            if self.writes or not self.pure or not _wants_to_write(error):
-                raise self.failed(error, values, index) from error
-            # Some compiled code asks for memory that it may write into, whether it does or not. Of copies it may.
-            self.writes = True
+            return self.rescued(error, values, index)
+
+    def rescued(self, error: Exception, values: Sequence[Any], index: Index = None) -> Any:
+        """Call it once more where it raised since it may not write into its arguments.
+
+        Some compiled code asks for memory that it may write into, whether it does or not. Of copies it may.
+
+        Raises:
+            ExternalError: it raised something else, or raises again.
+        """
+        if self.writes or not _wants_to_write(error):
+            raise self.failed(error, values, index) from error
+        self.writes = True
         try:
             return self._call(values)
-        except Exception as error:
-            raise self.failed(error, values, index) from error
+        except Exception as again:
+            raise self.failed(again, values, index) from again
 
     def _call(self, values: Sequence[Any]) -> Any:
         if self.writes:
@@ -134,8 +141,14 @@ class Host:
         residuals = None
         if type(returned) is Kept:
             returned, residuals = returned.result, returned.residuals
-        parts = returned if type(returned) is tuple else (returned,)
-        number = len(parts) if parts is returned else None
+        returned = owned(returned, f"{self.name}: it returned")
+        many = type(returned) is tuple
+        if type(returned) is dict or (many and any(part is None for part in returned)):
+            raise ExternalError(
+                f"{self.name}: it returned {kind_of(returned)}{' with None in it' if many else ''}; expected an array "
+                "or a number, or a tuple of them; return np.asarray(...)."
+            )
+        number = len(returned) if many else None
         if number != self.number:
             if self.number != -1:
                 raise ExternalError(
@@ -143,9 +156,7 @@ class Host:
                     "number of outputs in every call; return the same tuple always."
                 )
             self.number = number
-        what = f"{self.name}: it returned"
-        limit = _SOLE if number is None else _SOLE_IN_TUPLE
-        return tuple([part if is_alone(part, limit) else _own(part, what) for part in parts]), residuals
+        return (returned if many else (returned,)), residuals
 
     def failed(self, error: BaseException, values: Sequence[Any], index: Index = None) -> ExternalError:
         """Return the error that says what was raised, in which call."""
@@ -231,26 +242,6 @@ def _key(values: Sequence[Any]) -> Any:
     except TypeError:
         return None
     return key
-
-
-def _own(part: Any, what: str) -> Any:
-    """Return an array of one's own."""
-    array = as_array(part, what)
-    return np.array(array) if array is part or array.base is not None else array
-
-
-def _references(part: Any) -> int:
-    """Stand for :func:`is_alone`."""
-    return sys.getrefcount(part)
-
-
-def _sole(returned: Any) -> int:
-    """Return how many references are seen where :meth:`Host.read` asks about what nobody else holds."""
-    parts = returned if type(returned) is tuple else (returned,)
-    return max([_references(part) for part in parts])
-
-
-_SOLE, _SOLE_IN_TUPLE = _sole(np.empty(1)), _sole((np.empty(1),))
 
 
 def _wants_to_write(error: Exception) -> bool:

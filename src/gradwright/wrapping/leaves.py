@@ -188,33 +188,27 @@ class Leaves:
         self, kind: Kind, at: Given, c: list[Any], asked: Mapping[str, bool], moved: Sequence[bool]
     ) -> dict[str, list[Any]]:
         """Return the gradients of what a map was given, for the cotangents ``c`` of what it returned."""
-        found: dict[str, list[Any]] = {}
-        same = {"batch": at.batch}
-        if kind == "batch" and any(moved):
-            found["args"] = self.call("pull", at.args, g=c, kept=None, needed=moved, **same)
-        elif kind == "pull":
-            if asked["g"]:
-                found["g"] = self.call("push", at.args, t=c, **same)
-            if any(moved):
-                found["args"] = self.call("curve", at.args, g=at.g, t=c, **same)
-        elif kind == "push":
-            if asked["t"]:
-                found["t"] = self.call("pull", at.args, g=c, **same)
-            if any(moved):
-                found["args"] = self.call("curve", at.args, g=c, t=at.t, **same)
-        elif kind == "curve":
-            if asked["g"]:
-                found["g"] = self.call("bend", at.args, t=at.t, u=c, **same)
-            if asked["t"]:
-                found["t"] = self.call("curve", at.args, g=at.g, t=c, **same)
-        elif kind == "bend":
-            if asked["t"]:
-                found["t"] = self.call("curve", at.args, g=c, t=at.u, **same)
-            if asked["u"]:
-                found["u"] = self.call("curve", at.args, g=c, t=at.t, **same)
-        if kind in ("curve", "bend") and any(moved):
+        by_args = any(moved)
+        if kind in ("curve", "bend") and by_args:
             raise RuleError(self.marshal.calculus.third_message)
-        return found
+        ways: dict[Kind, dict[str, tuple[bool, Kind, dict[str, Any]]]] = {
+            "batch": {"args": (by_args, "pull", {"g": c, "needed": moved})},
+            "pull": {"g": (asked["g"], "push", {"t": c}), "args": (by_args, "curve", {"g": at.g, "t": c})},
+            "push": {"t": (asked["t"], "pull", {"g": c}), "args": (by_args, "curve", {"g": c, "t": at.t})},
+            "curve": {
+                "g": (asked["g"], "bend", {"t": at.t, "u": c}),
+                "t": (asked["t"], "curve", {"g": at.g, "t": c}),
+            },
+            "bend": {
+                "t": (asked["t"], "curve", {"g": c, "t": at.u}),
+                "u": (asked["u"], "curve", {"g": c, "t": at.t}),
+            },
+        }
+        return {
+            word: self.call(way, at.args, batch=at.batch, **given)
+            for word, (wanted, way, given) in ways[kind].items()
+            if wanted
+        }
 
     def _jvp(self, kind: Kind, names: Sequence[str]) -> Callable[..., Any]:
         def rule(t: Mapping[str, Any], *values: Any) -> tuple[Any, ...]:
@@ -231,23 +225,23 @@ class Leaves:
 
     def _forward(self, kind: Kind, at: Given, moving: Given, along: list[Any]) -> Any:
         """Give the terms of the tangents of what a map returned: one for each of what it was given that moves."""
-        args, same = at.args, {"batch": at.batch}
+        args, batch = at.args, at.batch
         g = [zero_like(a) if a is not None and b is None else b for a, b in zip(at.g, moving.g)]
         moves = {word: any(part is not None for part in getattr(moving, word)) for word in ("g", "t", "u")}
         if moves["g"]:  # a map is linear in what it is given
-            yield self.call(kind, args, g=g, t=at.t, u=at.u, **same)
+            yield self.call(kind, args, g=g, t=at.t, u=at.u, batch=batch)
         if moves["t"]:
-            yield self.call(kind, args, g=at.g, t=moving.t, u=at.u, **same)
+            yield self.call(kind, args, g=at.g, t=moving.t, u=at.u, batch=batch)
         if moves["u"]:
-            yield self.call(kind, args, g=at.g, t=at.t, u=moving.u, **same)
+            yield self.call(kind, args, g=at.g, t=at.t, u=moving.u, batch=batch)
         if all(part is None for part in along):
             return
         if kind == "batch":
-            yield self.call("push", args, t=along, **same)
+            yield self.call("push", args, t=along, batch=batch)
         elif kind == "pull":
-            yield self.call("curve", args, g=at.g, t=along, **same)
+            yield self.call("curve", args, g=at.g, t=along, batch=batch)
         elif kind == "push":
-            yield self.call("bend", args, t=at.t, u=along, **same)
+            yield self.call("bend", args, t=at.t, u=along, batch=batch)
         else:
             raise RuleError(self.marshal.calculus.third_message)
 

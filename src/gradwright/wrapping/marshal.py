@@ -1,4 +1,4 @@
-"""From tensors to foreign code and back: what is handed over, one sample or a batch, and what is made of the results."""
+"""From tensors to foreign code and back: what is handed over, for one sample or a batch, and what comes of it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,6 @@ from gradwright.wrapping.outputs import Declared
 
 MapName: TypeAlias = Literal["batch", "pull", "push", "curve", "bend"]
 RULE_OF: dict[str, Any] = {"pull": "vjp", "push": "jvp", "curve": "hvp"}
-
-
-class Ticket(Tensor):
-    """An empty tensor whose attribute is what a function kept for its derivative.
-
-    PyTorch frees it with the other saved tensors once the backward has run; an object on the ctx would stay.
-    """
-
-    residuals: Any
 
 
 @dataclass
@@ -270,7 +261,7 @@ class Marshal:
                 tensors.append(torch.zeros(shape, dtype=dtype, device=device))
                 continue
             part = np.real(part) if dtype is not None and not dtype.is_complex and part.dtype.kind == "c" else part
-            tensors.append(tensor_of(np.array(part, order="C"), dtype, device))
+            tensors.append(tensor_of(np.asarray(part, order="C"), dtype, device))
         return tuple(tensors)
 
     # ---------------------------------------------------------------- without numbers
@@ -305,6 +296,16 @@ class Marshal:
                 "a batch; declare vmap_method='sequential', 'broadcast_all' or 'expand_dims', or write "
                 f"`@{self.name}.register_vmap`."
             )
+
+
+def ticket_for(residuals: Any) -> Tensor:
+    """Return an empty tensor that has what a function kept for its derivative as an attribute.
+
+    PyTorch frees it with the other saved tensors once the backward has run; an object on the ctx would stay.
+    """
+    ticket = torch.empty(0, dtype=torch.uint8)  # of a dtype without derivative, so that PyTorch saves it as it is
+    ticket.residuals = residuals  # type: ignore[attr-defined]
+    return ticket
 
 
 def residuals_of(ticket: Any) -> Any:

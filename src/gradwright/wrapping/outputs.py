@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -9,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from gradwright.authoring.rules import read_annotations
 from gradwright.errors import DefinitionError, OptionError, RuleError, did_you_mean, kind_of
 
 Order: TypeAlias = Literal["C", "F"]
@@ -94,9 +96,10 @@ class Declared:
             )
         for part in parts:
             if isinstance(part, Like):
-                self._place(part)
+                self.place_of(part)
 
-    def _place(self, part: Like) -> str:
+    def place_of(self, part: Like) -> str:
+        """Return the name of the argument that an output is like."""
         known = self.arguments
         if isinstance(part.argument, str):
             if part.argument not in known:
@@ -114,10 +117,13 @@ class Declared:
 
     @property
     def number(self) -> int | Literal["unknown"] | None:
-        """The length of the tuple that is returned, None for one output; a function does not say."""
+        """The length of the tuple that is returned, None for one output; of a function, by its annotation."""
         if isinstance(self.out, (Like, Spec)):
             return None
-        return len(self.out) if isinstance(self.out, tuple) else "unknown"
+        if isinstance(self.out, tuple):
+            return len(self.out)
+        parts = typing.get_args(read_annotations(self.out).get("return"))
+        return len(parts) or None
 
     def empty(self, values: Mapping[str, Any], batch: Sequence[int] = ()) -> tuple[Tensor, ...]:
         """Return empty tensors like the outputs for the arguments of one sample, with the sizes of a batch before.
@@ -148,7 +154,7 @@ class Declared:
         self, part: Like | Spec, values: Mapping[str, Any], batch: tuple[int, ...], usual: torch.dtype, device: Any
     ) -> Tensor:
         if isinstance(part, Like):
-            model = values[self._place(part)]
+            model = values[self.place_of(part)]
             if not isinstance(model, Tensor):
                 raise RuleError(
                     f"{self.name}: out=gw.like({part.argument!r}), which is {kind_of(model)} in this call; expected a "

@@ -1,0 +1,144 @@
+"""Reading how a foreign function is declared: its options, and which of its arguments have a derivative."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, get_args, get_origin
+
+import torch
+from torch import Tensor
+
+from gradwright.authoring.rules import Argument, kind_of, read_annotations, read_arguments
+from gradwright.errors import DefinitionError, OptionError, did_you_mean, unknown_choice
+from gradwright.wrapping.arrays import DTYPES, np
+from gradwright.wrapping.batches import VMAP_METHODS
+from gradwright.wrapping.calculus import SecondOrder
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "order": ("K", "C", "F"),
+    "copy": (None, True, False),
+    "vmap_method": (*VMAP_METHODS, None),
+    "second_order": get_args(SecondOrder),
+    "max_order": (None, 1, 2),
+}
+
+
+def check_options(name: str, options: dict[str, Any]) -> None:
+    """Refuse options with values that are not known.
+
+    Raises:
+        OptionError: an option has none of its choices, or two do not go together.
+    """
+    for option, known in _CHOICES.items():
+        if not any(options[option] is each or (each is not None and options[option] == each) for each in known):
+            raise unknown_choice(f"{name}: {option}", options[option], tuple(map(str, known)))
+    if options["on_error"] not in ("raise", "nan") and not callable(options["on_error"]):
+        raise unknown_choice(f"{name}: on_error", options["on_error"], ("'raise'", "'nan'", "a function"))
+    size = options["cache"]
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise OptionError(f"{name}: cache is {size!r}; expected how many results are kept; write cache=16.")
+    if not options["pure"] and (size or options["workers"] is not None):
+        which = "cache" if size else "workers"
+        raise OptionError(
+            f"{name}: pure=False and {which} were declared, but it may only be run in order and as often as asked for; "
+            "expected one of the two; drop one."
+        )
+    if options["vmap_method"] == "workers" and options["workers"] is None:
+        raise OptionError(f"{name}: vmap_method='workers' without workers; expected some; write workers=4.")
+    derivative = options["derivative"]
+    if derivative is not None and not (hasattr(derivative, "vjp") and hasattr(derivative, "accuracy")):
+        raise OptionError(f"{name}: derivative is {derivative!r}; expected gw.fd(...) or gw.spsa(...).")
+
+
+def dtype_of(name: str, dtype: Any) -> torch.dtype | None:
+    """Return the dtype that was named."""
+    found = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
+    floating = isinstance(found, torch.dtype) and (found.is_floating_point or found.is_complex) and found in DTYPES
+    if found is not None and not floating:
+        known = [str(d).removeprefix("torch.") for d in DTYPES if d.is_floating_point]
+        raise OptionError(f"{name}: dtype is {dtype!r}; expected one in which NumPy computes, {', '.join(known)}.")
+    return found  # type: ignore[no-any-return]
+
+
+def read_external(
+    name: str, function: Callable[..., Any], argnums: Any
+) -> tuple[tuple[Argument, ...], tuple[int, ...]]:
+    """Return the arguments of a foreign function, and the positions of those that have a derivative.
+
+    Raises:
+        DefinitionError: its signature cannot be read, or ``argnums`` does not fit it.
+    """
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):
+        read = _unsigned(name, function, argnums)
+    else:
+        read = read_arguments(name, function)
+    annotations = read_annotations(function)
+    names = [a.name for a in read]
+    if argnums is None:
+        chosen = {a.name for a in read if _may_move(a, annotations.get(a.name))}
+        if not chosen:
+            raise DefinitionError(
+                f"{name}: none of its arguments ({', '.join(names)}) can have a derivative by their annotations and "
+                "defaults; expected one that does; name it: argnums='x'."
+            )
+    else:
+        listed = [argnums] if isinstance(argnums, (int, str)) else list(argnums)
+        chosen = {_argument(name, names, each) for each in listed}
+        if not chosen:
+            raise DefinitionError(f"{name}: argnums is empty; expected the differentiable arguments: argnums=(0,).")
+    found = []
+    for a in read:
+        annotation = annotations.get(a.name)
+        kind = kind_of(annotation)
+        tensor = a.name in chosen or kind in ("tensor", "optional") or _is_array(annotation)
+        sort: Any = "static" if kind in ("static", "tree") else "unknown"
+        if tensor:
+            sort = "optional" if a.default is None else "tensor"
+        found.append(Argument(a.name, sort, a.default, a.passed))
+    return tuple(found), tuple(i for i, a in enumerate(found) if a.name in chosen)
+
+
+def _may_move(a: Argument, annotation: Any) -> bool:
+    """Tell whether an argument can have a derivative, by its annotation or else by its default."""
+    if a.kind in ("tensor", "optional") or _is_array(annotation):
+        return True
+    if a.kind in ("static", "tree"):
+        return False
+    return a.default is inspect.Parameter.empty or isinstance(a.default, (np.ndarray, Tensor))
+
+
+def _is_array(annotation: Any) -> bool:
+    """Tell whether an annotation speaks of an array: ``np.ndarray``, ``NDArray[np.float64]``, ``ArrayLike``."""
+    origin = get_origin(annotation) or annotation
+    if isinstance(origin, type):
+        return issubclass(origin, np.ndarray)
+    return "ndarray" in str(annotation) or "NDArray" in str(annotation) or "ArrayLike" in str(annotation)
+
+
+def _unsigned(name: str, function: Any, argnums: Any) -> list[Argument]:
+    """Return the arguments of a function whose signature Python does not know, such as a ufunc."""
+    number = getattr(function, "nin", None)
+    if number is None and argnums is not None:
+        listed = [argnums] if isinstance(argnums, int) else list(argnums)
+        number = max(listed) + 1 if listed and all(isinstance(each, int) for each in listed) else None
+    if number is None:
+        raise DefinitionError(
+            f"{name}: Python does not know the signature of this function; expected named arguments; write a function "
+            f"around it (`def {name}(x): ...`), or give the positions of its arguments: argnums=(0,)."
+        )
+    empty, passed = inspect.Parameter.empty, inspect.Parameter.POSITIONAL_ONLY
+    return [Argument("x" if number == 1 else f"x{i}", "unknown", empty, passed) for i in range(number)]
+
+
+def _argument(name: str, names: Sequence[str], which: Any) -> str:
+    if isinstance(which, str) and which in names:
+        return which
+    if isinstance(which, int) and not isinstance(which, bool) and -len(names) <= which < len(names):
+        return names[which]
+    raise DefinitionError(
+        f"{name}: argnums names {which!r}; expected the name or position of an argument ({', '.join(names)}); correct "
+        f"it.{did_you_mean(str(which), names)}"
+    )

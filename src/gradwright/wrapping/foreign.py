@@ -1,0 +1,326 @@
+"""One foreign function put together: what users call, its rules, and how they are attached."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from gradwright import torch_compat
+from gradwright.authoring.decorator import build
+from gradwright.authoring.definition import Definition, Foreign, Options
+from gradwright.authoring.operator import is_recordable
+from gradwright.authoring.rules import Rule, RuleKind, read_annotations, read_rule
+from gradwright.errors import DefinitionError, RuleError
+from gradwright.wrapping import shortcut
+from gradwright.wrapping.calculus import Calculus, Point
+from gradwright.wrapping.declarations import check_options, dtype_of, read_external
+from gradwright.wrapping.host import Host, Memory
+from gradwright.wrapping.leaves import Leaves, led, runs_at_once
+from gradwright.wrapping.marshal import Marshal, residuals_of, ticket_for
+from gradwright.wrapping.outputs import Declared
+
+_LOCAL = itertools.count(1)
+"""Functions inside of functions share their qualified names."""
+
+
+class ForeignFunction:
+    """One foreign function: what it is called through, and where rules are attached."""
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        name = str(getattr(function, "__name__", type(function).__name__))
+        self.name = name if name.isidentifier() else "function"
+        if not callable(function) or isinstance(function, (type, Tensor)):
+            raise DefinitionError(
+                f"external: got {function!r}; expected a function of arrays; write `@gw.external` above its definition."
+            )
+        if hasattr(function, "__custom_gradient__"):
+            raise DefinitionError(
+                f"{name}: it is differentiable already; expected a function of arrays; use it as it is."
+            )
+        check_options(self.name, options)
+        self.function, self.options = function, options
+        self.annotations = read_annotations(function)
+        self.arguments, self.places = read_external(self.name, function, options["argnums"])
+        self.tensor_rules: dict[RuleKind, Rule] = {}
+        """Rules on tensors, in the place of those on arrays."""
+        names = tuple(a.name for a in self.arguments)
+        memory = Memory(options["cache"]) if options["cache"] else None
+        keyword = tuple(a.name for a in self.arguments if a.keyword_only)
+        writes = options["copy"] is True
+        self.host = Host(self.name, function, names, keyword, options["on_error"], options["pure"], writes, 0, memory)
+        self.calculus = Calculus(
+            self.host, self.places, options["second_order"], options["max_order"] or 2, options["derivative"]
+        )
+        declared = None if options["out"] is None else Declared(self.name, options["out"], names)
+        types = options["device_types"]
+        self.marshal = Marshal(
+            self.calculus,
+            declared,
+            dtype_of(self.name, options["dtype"]),
+            options["order"],
+            options["copy"],
+            (types,) if isinstance(types, str) else None if types is None else tuple(types),
+            options["vmap_method"],
+            pool=self._pool if options["workers"] is not None else None,
+        )
+        self.running: Any = None
+        self.module = str(getattr(function, "__module__", None) or __name__)
+        self.qualname = str(getattr(function, "__qualname__", self.name))
+        if options["workers"] is not None:
+            self.calculus.evaluate = self._evaluate
+        self._build()
+
+    # ---------------------------------------------------------------- the function that users call
+
+    def _build(self) -> None:
+        static = {a.name: self.annotations.get(a.name) for a in self.arguments if a.kind == "static"}
+        tensors = {a.name: Tensor for a in self.arguments if a.kind == "tensor"}
+        self.types = {k: v for k, v in {**static, **tensors}.items() if v is not None}
+        reason = self._unrecorded()
+        op = None if reason else self.options["op"] or self._operator()
+        approximation = self.options["derivative"]
+        accuracy = 0.0 if approximation is None else float(approximation.accuracy)
+        foreign = Foreign(self.function, reason, accuracy)
+        self.leaves = Leaves(self.marshal, self.arguments, self.types, foreign, self.module, self.qualname, op)
+
+        forward = self._forward()
+        forward.__name__, forward.__qualname__, forward.__module__ = self.name, self.qualname, self.module
+        forward.__doc__ = self.function.__doc__
+        forward.__annotations__ = dict(self.types)
+        number = None if self.marshal.declared is None else self.marshal.declared.number
+        if self.marshal.declared is not None:
+            forward.__annotations__["return"] = Tensor if number is None else tuple[(Tensor,) * int(number)]
+        self.forward = forward
+        still = [a for i, a in enumerate(self.arguments) if i not in self.places and a.kind != "static"]
+        options = Options(op=op, vmap="none", nondiff=tuple(a.name for a in still))
+        self.definition = Definition(self.name, forward, self.arguments, options, foreign=foreign)
+        self.call = build(self.definition, *self._rules())
+        kinds: tuple[RuleKind, ...] = ("vjp", "jvp", "jacobian", "hvp")
+        on_tensors: tuple[RuleKind, ...] = ("vjp", "jvp")
+        self.call.__dict__.update(
+            {kind: functools.partial(self._attach, kind) for kind in on_tensors},
+        )
+        for kind in ("vmap", "fwd", "fake"):
+            del self.call.__dict__[kind]  # they are made of what was declared
+        self.call.__dict__.update(
+            {f"register_{kind}": functools.partial(self._register, kind) for kind in kinds},
+            register_vmap=self._register_vmap,
+            host=self.function,
+            external=self,
+            close=self.close,
+        )
+
+    def _forward(self) -> Callable[..., Any]:
+        places = [i for i, a in enumerate(self.arguments) if a.kind == "tensor"]
+        if self.options["pure"] and shortcut.is_short(self.marshal):
+            return shortcut.forward_of(self.marshal, places, len(self.arguments))
+
+        def forward(*values: Any) -> Any:
+            self._refuse_checkpoint()
+            outs, _ = self.marshal.one(values)
+            return outs[0] if self.host.number is None else outs
+
+        return forward
+
+    def _rules(self) -> list[Rule]:
+        names = tuple(a.name for a in self.arguments)
+        vjp = self.calculus.rules.get("vjp")
+        asks = set() if vjp is None else set(vjp.asks)
+        extra = tuple(word for word in ("out", "residuals") if word in asks)
+        rules = [Rule(self._vmap, "vmap", names), *self.tensor_rules.values()]
+        if not self.tensor_rules:
+            rules.append(self._vjp_rule(extra))
+            rules.append(Rule(self._named("jvp", self._jvp), "jvp", names))
+        if "residuals" in extra:
+            rules.append(Rule(self._keeping, "fwd", names))
+        if self.definition.options.op is not None:
+            rules.append(Rule(self._fake, "fake", names))
+        return rules
+
+    def _vjp_rule(self, extra: tuple[str, ...]) -> Rule:
+        names = tuple(a.name for a in self.arguments)
+        long_way, own = self._vjp(extra), self.calculus.rules.get("vjp")
+        short = own is not None and not own.by_keyword and not {"needs", "residuals"} & set(own.asks)
+        if short and self.definition.candidates == self.places[:1] and shortcut.is_short(self.marshal):
+            assert own is not None
+            pull = shortcut.pull_of(self.marshal, own, extra, long_way)
+            return Rule(self._named("vjp", pull), "vjp", (*names, *extra))
+        return Rule(self._named("vjp", long_way), "vjp", (*names, *extra, "needs"))
+
+    def _named(self, kind: RuleKind, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a rule that is known by the name and place of the user's own, where there is one."""
+        own = self.calculus.rules.get(kind) or self.calculus.rules.get("jacobian")
+        if inspect.ismethod(rule):
+            rule = functools.partial(rule)
+        if own is not None:
+            functools.update_wrapper(rule, own.function)
+        else:
+            rule.__name__ = f"{self.name}_{kind}"
+        return rule
+
+    def _keeping(self, *values: Any) -> tuple[Any, Tensor]:
+        self._refuse_checkpoint()
+        outs, residuals = self.marshal.one(values)
+        return (outs[0] if self.host.number is None else outs), ticket_for(residuals)
+
+    def _fake(self, *values: Any) -> Any:
+        assert self.marshal.declared is not None
+        outs = self.marshal.declared.empty(dict(zip(self.host.names, values)))
+        return outs[0] if self.marshal.declared.number is None else outs
+
+    def _vjp(self, extra: Sequence[str]) -> Callable[..., Any]:
+        number = len(self.arguments)
+        names = [self.host.names[place] for place in self.places]
+
+        def rule(g: Any, *values: Any) -> dict[str, Any]:
+            args, needs = values[:number], values[-1]
+            more = dict(zip(extra, values[number:]))
+            cotangents = list(g) if isinstance(g, tuple) else [g]
+            needed = [needs[name] for name in names]
+            outs = more.get("out")
+            outs = list(outs) if isinstance(outs, tuple) else None if outs is None else [outs]
+            ticket = more.get("residuals")
+            if runs_at_once(cotangents):
+                gradients = self._pull(args, cotangents, outs, residuals_of(ticket), needed)
+            else:
+                gradients = self.leaves.call("pull", args, g=cotangents, outs=outs, kept=ticket, needed=needed)
+            return dict(zip(names, gradients))
+
+        return rule
+
+    def _pull(
+        self, args: Sequence[Any], g: Sequence[Any], outs: Any, residuals: Any, needed: Sequence[bool]
+    ) -> list[Tensor | None]:
+        """Return gradients where foreign code may run right here."""
+        marshal = self.marshal
+        known = None if outs is None else [marshal.array(out, "out") for out in outs]
+        at = Point(self.host, marshal.args(args), known, residuals)
+        found = self.calculus.pull(at, [marshal.array(c, "g") for c in g], needed)
+        return [
+            None if grad is None else marshal.gradient(grad, args[place]) for grad, place in zip(found, self.places)
+        ]
+
+    def _jvp(self, t: Any, *args: Any) -> Any:
+        names = [self.host.names[place] for place in self.places]
+        candidates = self.definition.candidates
+        given = [t] if len(candidates) == 1 else [t.get(name) for name in names]
+        found = self.leaves.call("push", args, t=given)
+        return found[0] if self.host.number is None else tuple(found)
+
+    def _vmap(self, info: Any, in_dims: Any, *args: Any) -> Any:
+        self.marshal.require_batches()
+        found = self.leaves.call("batch", [led(v, dim) for v, dim in zip(args, in_dims)], batch=1)
+        outs = [out.expand(info.batch_size, *out.shape[1:]) for out in found]
+        return (outs[0] if self._single() else tuple(outs)), 0
+
+    def _single(self) -> bool:
+        """Tell whether it returns one output, and no tuple."""
+        declared = self.marshal.declared
+        return (self.host.number in (None, -1)) if declared is None else declared.number is None
+
+    # ---------------------------------------------------------------- rules
+
+    def _register(self, kind: RuleKind, rule: Any) -> Any:
+        if not callable(rule):
+            raise DefinitionError(
+                f"{self.name}.register_{kind}: got {rule!r}; expected a function; write `@{self.name}.register_{kind}` "
+                "above its definition."
+            )
+        arguments = self.arguments
+        self.calculus.rules[kind] = read_rule(self.name, kind, rule, arguments)
+        self.leaves.forget()
+        self._replace_rules()
+        return rule
+
+    def _attach(self, kind: RuleKind, rule: Any) -> Any:
+        """Attach a rule on tensors, which may call further functions and be differentiated again."""
+        self.tensor_rules[kind] = read_rule(self.name, kind, rule, self.arguments)
+        self._replace_rules()
+        return rule
+
+    def _replace_rules(self) -> None:
+        self.definition.rules.clear()
+        self.call.__gradwright_add__(*self._rules())
+
+    def _register_vmap(self, function: Any = None, *, vjp: Any = None, jvp: Any = None) -> Any:
+        """Attach the function for batches, and its derivatives for batches."""
+        if function is None and vjp is None and jvp is None:
+            raise DefinitionError(
+                f"{self.name}.register_vmap: got nothing; expected a function of the same arguments, whose arrays have "
+                "the batch as first dimension; write it above its definition."
+            )
+        given = {"batch": function, "pull": vjp, "push": jvp}
+        self.marshal.batched.update({key: each for key, each in given.items() if each is not None})
+        return function
+
+    # ---------------------------------------------------------------- compile, export, checkpoint
+
+    def _unrecorded(self) -> str:
+        """Say why compiled code cannot keep it; empty where it can."""
+        end = "leave fullgraph=True away, or call it outside of what is compiled or exported"
+        if not self.options["pure"]:
+            return (
+                f"{self.name}: it is declared with pure=False, and compiled code may call it more or less often; {end}."
+            )
+        if self.marshal.declared is None:
+            return (
+                f"{self.name}: torch.compile and torch.export cannot know what it returns; expected a declaration; "
+                f"write out=gw.like(0) or out=gw.spec(shape, dtype), or {end}."
+            )
+        for argument in self.arguments:
+            known = argument.kind in ("tensor", "optional") or is_recordable(self.annotations.get(argument.name))
+            constant = argument.kind == "tensor" and argument.default is not inspect.Parameter.empty
+            if not known or constant:
+                return (
+                    f"{self.name}: torch.compile and torch.export must know the type of the argument "
+                    f"{argument.name!r}; expected an annotation with int, float, bool, str or a tuple of numbers, or "
+                    f"its name in argnums; or {end}."
+                )
+        return ""
+
+    def _operator(self) -> str:
+        module = re.sub(r"\W", "_", self.module)
+        name = re.sub(r"\W", "_", self.qualname)
+        if "<" in self.qualname:
+            name = f"{name}_{next(_LOCAL)}"
+        return f"gradwright_external::{module}_{name}"
+
+    def _refuse_checkpoint(self) -> None:
+        if not self.options["pure"] and torch_compat.checkpointing():
+            raise RuleError(
+                f"{self.name}: it is declared with pure=False, and torch.utils.checkpoint would run it a second time "
+                "in the backward; expected a call outside of the checkpoint; move it out."
+            )
+
+    # ---------------------------------------------------------------- workers
+
+    def _pool(self) -> Any:
+        if self.running is None:
+            from gradwright.wrapping.workers import pool_of  # here, because only this needs it
+
+            gil = self.options["releases_gil"]
+            self.running = pool_of(self.options["workers"], name=self.name, releases_gil=gil)
+        return self.running
+
+    def _evaluate(self, points: Sequence[Sequence[Any]]) -> list[Any]:
+        """Run the function at many points in the pool."""
+        outcomes = self._pool().map(self.function, [tuple(point) for point in points], progress=self.name)
+        self.host.calls += len(points)
+        found = []
+        for outcome, point in zip(outcomes, points):
+            if not hasattr(outcome, "value"):
+                raise self.host.said(f"{outcome.type}: {outcome.message}", outcome.traceback, point)
+            found.append(self.host.read(outcome.value, point)[0])
+        return found
+
+    def close(self) -> None:
+        """End the workers that were started for it; the next batch starts them again."""
+        if self.running is not None:
+            self.running.close()
+            self.running = None

@@ -1,0 +1,114 @@
+"""The short way of a plain call: as little around the foreign function as one would write by hand.
+
+It is taken for what most calls are: tensors on the CPU that NumPy can read as they are, one output, nothing declared
+that changes values on their way. Whatever is unusual, also in what comes back, takes the long way through
+:mod:`~gradwright.wrapping.marshal`, which says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from sys import getrefcount
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwright.authoring.rules import Rule
+from gradwright.torch_compat import anything_around
+from gradwright.wrapping.arrays import LONE, READABLE, np
+from gradwright.wrapping.calculus import Point
+from gradwright.wrapping.marshal import Marshal
+from gradwright.wrapping.outputs import Like
+
+ndarray, from_numpy, is_grad_enabled = np.ndarray, torch.from_numpy, torch.is_grad_enabled
+
+
+def is_short(marshal: Marshal) -> bool:
+    """Tell whether nothing is declared that changes values on their way, and outputs are known at a glance."""
+    host, declared = marshal.calculus.host, marshal.declared
+    simple = declared is None or (isinstance(declared.out, Like) and declared.out.dtype is None)
+    plain = marshal.dtype is None and marshal.order == "K" and marshal.copy is None and marshal.device_types is None
+    return simple and plain and host.memory is None and not host.by_keyword
+
+
+def forward_of(marshal: Marshal, places: Sequence[int], number: int) -> Callable[..., Any]:
+    """Return the function on tensors; ``places`` are the positions of those among its ``number`` arguments."""
+    host, declared = marshal.calculus.host, marshal.declared
+    function = host.function
+    model = None if declared is None else host.names.index(declared.place_of(declared.out))
+    every = len(places) == number
+
+    def forward(*values: Any) -> Any:
+        if host.number is not None:  # the first call, or several outputs
+            return general(values)
+        try:
+            arrays = [v.detach().numpy() if every or isinstance(v, Tensor) else v for v in values]
+        except (TypeError, RuntimeError):
+            return general(values)
+        for array in arrays:
+            if type(array) is ndarray:
+                array.setflags(write=False)
+        host.calls += 1
+        try:
+            out = function(*arrays)
+        except Exception as error:
+            out = host.rescued(error, arrays)
+        if type(out) is ndarray and getrefcount(out) <= LONE and out.base is None and out.dtype in READABLE:
+            if model is None:
+                if out.dtype.kind == "f":
+                    return from_numpy(out)
+            elif out.shape == arrays[model].shape and out.dtype is arrays[model].dtype and out.flags.c_contiguous:
+                return from_numpy(out)
+        outs, _ = host.read(out, arrays)
+        return marshal.results(outs, values, ())[0]
+
+    def general(values: Sequence[Any]) -> Any:
+        outs, _ = marshal.one(values)
+        return outs[0] if host.number is None else outs
+
+    return forward
+
+
+def pull_of(
+    marshal: Marshal, rule: Rule, extra: Sequence[str], long_way: Callable[..., dict[str, Any]]
+) -> Callable[..., Any]:
+    """Return the VJP on tensors of a function with one differentiable argument, with the user's ``rule`` on arrays."""
+    calculus = marshal.calculus
+    names = (*calculus.host.names, *extra)
+    asked = [names.index(name) for name in rule.asks]
+    function = rule.function
+    (place,) = calculus.places
+    name = calculus.host.names[place]
+    number = len(calculus.host.names)
+
+    def pull(g: Any, *values: Any) -> Any:
+        if is_grad_enabled() or anything_around():
+            return long_way(g, *values, {name: True})
+        try:
+            arrays = [v.detach().numpy() if isinstance(v, Tensor) else v for v in values]
+            cotangent = g.numpy()
+        except (TypeError, RuntimeError, AttributeError):
+            return long_way(g, *values, {name: True})
+        cotangent.setflags(write=False)
+        for array in arrays:
+            if type(array) is ndarray:
+                array.setflags(write=False)
+        try:
+            grad = function(cotangent, *[arrays[i] for i in asked])
+        except Exception:
+            return long_way(g, *values, {name: True})
+        if (
+            type(grad) is ndarray
+            and getrefcount(grad) <= LONE
+            and grad.base is None
+            and grad.dtype is arrays[place].dtype
+            and grad.shape == arrays[place].shape
+        ):
+            return from_numpy(grad)
+        outs = None if not extra else [arrays[number]]
+        at = Point(calculus.host, arrays[:number], outs)
+        found = calculus.taken_for(grad, at)
+        return None if found is None else marshal.gradient(found, values[place])
+
+    return pull
