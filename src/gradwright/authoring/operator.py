@@ -26,7 +26,8 @@ from gradwright.errors import DefinitionError, GradwrightError, RuleError, descr
 
 Outputs: TypeAlias = int | Literal["unknown", "other"] | None
 """The length of the tuple of tensors that a function is annotated to return, None for one tensor."""
-NAME = re.compile(r"(?!aten::|prim::|prims::)[A-Za-z_]\w*::[A-Za-z_]\w*")
+NAME = re.compile(r"(?!aten::|prim::|prims::)[A-Za-z_]\w*::(?!__)[A-Za-z_]\w*")
+"""Compiled code calls operators from inside a class, where Python renames what begins with two underscores."""
 BY_KIND = {"tensor": "Tensor", "optional": "Tensor?"}
 BY_TYPE: dict[type, str] = {
     int: "SymInt",

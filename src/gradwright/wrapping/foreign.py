@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import re
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -95,7 +96,9 @@ class ForeignFunction:
         forward.__annotations__ = dict(self.types)
         number = None if self.marshal.declared is None else self.marshal.declared.number
         if self.marshal.declared is not None:
-            forward.__annotations__["return"] = Tensor if number is None else tuple[(Tensor,) * int(number)]
+            forward.__annotations__["return"] = (
+                Tensor if number is None else types.GenericAlias(tuple, (Tensor,) * number)
+            )
         self.forward = forward
         still = [a for i, a in enumerate(self.arguments) if i not in self.places and a.kind != "static"]
         options = Options(op=op, vmap="none", nondiff=tuple(a.name for a in still))
@@ -285,7 +288,7 @@ class ForeignFunction:
         return ""
 
     def _operator(self) -> str:
-        module = re.sub(r"\W", "_", self.module)
+        module = re.sub(r"\W", "_", self.module).strip("_")
         name = re.sub(r"\W", "_", self.qualname)
         if "<" in self.qualname:
             name = f"{name}_{next(_LOCAL)}"

@@ -11,6 +11,7 @@ is not batched), and a number that says how many of them there are.
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -98,8 +99,8 @@ class Leaves:
             bare = [
                 torch_compat.legacy_batch_first(v) if torch_compat.is_legacy_batch(v) else led(v, None) for v in values
             ]
-            return [torch_compat.legacy_batched(each) for each in self.made[kind](batch + 1, *bare, flags)]
-        return list(self.made[kind](batch, *values, flags))
+            return [torch_compat.legacy_batched(each) for each in listed(self.made[kind](batch + 1, *bare, flags))]
+        return listed(self.made[kind](batch, *values, flags))
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -129,17 +130,18 @@ class Leaves:
         arguments.append(Argument("gwneeded", "static", inspect.Parameter.empty, _BY_KEYWORD))
         names = tuple(argument.name for argument in arguments)
 
-        def forward(*values: Any) -> tuple[Tensor, ...]:
-            return self.marshal.run(kind, self._given(kind, values))
+        def forward(*values: Any) -> Any:
+            return packed(self.marshal.run(kind, self._given(kind, values)))
 
-        def fake(*values: Any) -> tuple[Tensor, ...]:
-            return self.marshal.fake(BACK[kind], self._given(kind, values))
+        def fake(*values: Any) -> Any:
+            return packed(self.marshal.fake(BACK[kind], self._given(kind, values)))
 
         name = f"{self.marshal.calculus.name}_{kind}"
         forward.__name__, forward.__module__ = name, self.module
         forward.__qualname__ = f"{self.qualname}_{kind}"
         back = self._number if BACK[kind] == "outs" else len(self.places)
-        static = {"gw_batch": int, "gwneeded": tuple[bool, ...], "return": tuple[(Tensor,) * back]}
+        returned = Tensor if back == 1 else types.GenericAlias(tuple, (Tensor,) * back)
+        static = {"gw_batch": int, "gwneeded": tuple[bool, ...], "return": returned}
         forward.__annotations__ = {**self.annotations, **static}
         nondiff = tuple(a.name for i, a in enumerate(self.arguments) if i not in self.places and a.kind != "static")
         options = Options(op=None if self.op is None else f"{self.op}_{kind}", vmap="none", nondiff=nondiff)
@@ -171,13 +173,13 @@ class Leaves:
     def _vjp(self, kind: Kind, names: Sequence[str]) -> Callable[..., Any]:
         places = [self.arguments[i].name for i in self.places]
 
-        def rule(c: tuple[Any, ...], *values: Any) -> dict[str, Any]:
+        def rule(c: Any, *values: Any) -> dict[str, Any]:
             *values, needs = values  # type: ignore[assignment]
             at = self._given(kind, values)
             asked = {word: any(needs[n] for n in names if n.startswith(f"gw{word}_")) for word in ("g", "t", "u")}
             moved = [needs[name] for name in places]
             found: dict[str, Any] = {}
-            for word, gradient in self._backward(kind, at, list(c), asked, moved).items():
+            for word, gradient in self._backward(kind, at, listed(c), asked, moved).items():
                 own = places if word == "args" else [f"gw{word}_{i}" for i in range(len(gradient))]
                 found.update(zip(own, gradient))
             return found
@@ -211,7 +213,7 @@ class Leaves:
         }
 
     def _jvp(self, kind: Kind, names: Sequence[str]) -> Callable[..., Any]:
-        def rule(t: Mapping[str, Any], *values: Any) -> tuple[Any, ...]:
+        def rule(t: Mapping[str, Any], *values: Any) -> Any:
             at = self._given(kind, values)
             moving = self._given(kind, [t.get(name) for name in names])
             along = [moving.args[place] for place in self.places]
@@ -219,7 +221,7 @@ class Leaves:
             total = terms[0]
             for term in terms[1:]:
                 total = [a + b for a, b in zip(total, term)]
-            return tuple(total)
+            return packed(total)
 
         return rule
 
@@ -256,9 +258,9 @@ class Leaves:
                 (value if shared else None) if value is given.kept else led(value, dim)
                 for value, dim in zip(values, dims)
             ]
-            found = self.made[kind](batch + 1, *moved)
+            found = listed(self.made[kind](batch + 1, *moved))
             size = info.batch_size
-            return tuple([out.expand(size, *out.shape[1:]) for out in found]), 0
+            return packed([out.expand(size, *out.shape[1:]) for out in found]), 0
 
         return rule
 
@@ -268,6 +270,16 @@ def led(value: Any, dim: int | None) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.unsqueeze(0) if dim is None else value.movedim(dim, 0)
+
+
+def packed(tensors: Sequence[Any]) -> Any:
+    """Return one tensor as it is and several as a tuple: an operator of PyTorch has no tuple of one."""
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def listed(returned: Any) -> list[Any]:
+    """Undo :func:`packed`."""
+    return list(returned) if isinstance(returned, tuple) else [returned]
 
 
 def zero_like(value: Any) -> Any:

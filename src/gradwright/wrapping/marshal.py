@@ -118,7 +118,9 @@ class Marshal:
                 f"{self.name}: it returned {out.dtype} {out.shape}{which}; out declares {_short(like.dtype)} "
                 f"{tuple(like.shape)}; expected the declared shape; correct out, or reshape the result."
             )
-        lossless = self.dtype is not None or like.dtype not in DTYPES or out.dtype == np.dtype(DTYPES[like.dtype])
+        # a number says nothing of its dtype
+        lossless = self.dtype is not None or out.ndim == 0 or like.dtype not in DTYPES
+        lossless = lossless or out.dtype == np.dtype(DTYPES[like.dtype])
         if not lossless and not (out.dtype.kind in "iub" and like.dtype.is_floating_point):
             raise ExternalError(
                 f"{self.name}: it returned {out.dtype} {out.shape}{which}; out declares {_short(like.dtype)}; expected "
