@@ -11,15 +11,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gradwright.errors import ExternalError, kind_of, missing_extra
-
-try:
-    import numpy as np
-except ModuleNotFoundError:  # pragma: no cover - NumPy is among the tools that tests need
-    raise missing_extra("gw.external", "numpy") from None
+from gradwright.errors import ExternalError, kind_of
 
 DTYPES: dict[torch.dtype, Any] = {
     torch.float64: np.float64,
@@ -165,7 +161,7 @@ def _base_references() -> int:
     return sys.getrefcount(base)
 
 
-_ALONE = {
+_ALONE: dict[Any, int] = {
     None: _references(lambda: np.empty(1)),
     tuple: _references(lambda: (np.empty(1),)),
     dict: _references(lambda: {"x": np.empty(1)}),

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from gradwright.errors import ExternalError
-from gradwright.wrapping.arrays import np
 from gradwright.wrapping.calculus import Calculus
 
 VmapMethod: TypeAlias = Literal["sequential", "expand_dims", "broadcast_all", "workers"] | None

@@ -16,9 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
+import numpy as np
+
 from gradwright.authoring.rules import Rule, RuleKind
 from gradwright.errors import ExternalError, GradwrightError, RuleError, kind_of
-from gradwright.wrapping.arrays import np, owned
+from gradwright.wrapping.arrays import owned
 from gradwright.wrapping.host import Host
 
 Arrays: TypeAlias = list[Any]
@@ -304,9 +306,12 @@ class Calculus:
         self._limit(sum(int(np.prod(s)) for s, need in zip(shapes, needed) if need), "arguments", "VJP", "register_vjp")
         found: Arrays = []
         for i, (shape, need) in enumerate(zip(shapes, needed)):
-            grad = np.zeros(shape, dtype=np.result_type(at.values[self.places[i]], 1.0)) if need else None
+            if not need:
+                found.append(None)
+                continue
+            grad = np.zeros(shape, dtype=np.result_type(at.values[self.places[i]], 1.0))
             found.append(grad)
-            for index in np.ndindex(*shape) if need else ():
+            for index in np.ndindex(*shape):
                 t: Arrays = [None] * len(shapes)
                 t[i] = np.zeros_like(grad)
                 t[i][index] = 1

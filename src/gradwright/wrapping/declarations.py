@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, get_args, get_origin
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gradwright.authoring.rules import Argument, kind_of, read_annotations, read_arguments
 from gradwright.errors import DefinitionError, OptionError, did_you_mean, unknown_choice
-from gradwright.wrapping.arrays import DTYPES, np
+from gradwright.wrapping.arrays import DTYPES
 from gradwright.wrapping.batches import VMAP_METHODS
 from gradwright.wrapping.calculus import SecondOrder
 
@@ -53,12 +54,13 @@ def check_options(name: str, options: dict[str, Any]) -> None:
 
 def dtype_of(name: str, dtype: Any) -> torch.dtype | None:
     """Return the dtype that was named."""
-    found = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
-    floating = isinstance(found, torch.dtype) and (found.is_floating_point or found.is_complex) and found in DTYPES
-    if found is not None and not floating:
+    if dtype is None:
+        return None
+    found: Any = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not (found.is_floating_point or found.is_complex) or found not in DTYPES:
         known = [str(d).removeprefix("torch.") for d in DTYPES if d.is_floating_point]
         raise OptionError(f"{name}: dtype is {dtype!r}; expected one in which NumPy computes, {', '.join(known)}.")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def read_external(
@@ -74,7 +76,7 @@ def read_external(
     except (TypeError, ValueError):
         read = _unsigned(name, function, argnums)
     else:
-        read = read_arguments(name, function)
+        read = list(read_arguments(name, function))
     annotations = read_annotations(function)
     names = [a.name for a in read]
     if argnums is None:

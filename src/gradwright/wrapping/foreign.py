@@ -36,7 +36,7 @@ class ForeignFunction:
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         name = str(getattr(function, "__name__", type(function).__name__))
         self.name = name if name.isidentifier() else "function"
-        if not callable(function) or isinstance(function, (type, Tensor)):
+        if isinstance(function, (type, Tensor)) or not callable(function):
             raise DefinitionError(
                 f"external: got {function!r}; expected a function of arrays; write `@gw.external` above its definition."
             )

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from gradwright.errors import ExternalError, NondeterministicWarning, describe_exception, kind_of
-from gradwright.wrapping.arrays import described, np, owned
+from gradwright.wrapping.arrays import described, owned
 
 OnError: TypeAlias = Literal["raise", "nan"] | Callable[[Exception, tuple[int, ...], tuple[Any, ...]], Any]
 Index: TypeAlias = tuple[int, ...] | None

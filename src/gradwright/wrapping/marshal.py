@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gradwright.errors import ArgumentError, ExternalError, RuleError
-from gradwright.wrapping.arrays import DTYPES, array_of, as_array, np, tensor_of
+from gradwright.wrapping.arrays import DTYPES, array_of, as_array, tensor_of
 from gradwright.wrapping.batches import Batch, VmapMethod, each, stacked
 from gradwright.wrapping.calculus import Calculus, Point, contract
 from gradwright.wrapping.outputs import Declared
@@ -191,14 +192,14 @@ class Marshal:
             shapes = [np.shape(first.args[place]) for place in self.calculus.places]
             parts = [contract(rows, batch.sample(i).leading["g"], shapes) for i in batch.indices()]
             return stacked(parts, batch, self.name)
-        at = None
+        common: Point | None = None
         if batch.shared and batch.size:
             first = batch.sample(next(iter(batch.indices())))
-            at = Point(self.calculus.host, first.args, first.outs, kept)
+            common = Point(self.calculus.host, first.args, first.outs, kept)
 
         def run(index: tuple[int, ...]) -> Sequence[Any]:
             sample = batch.sample(index)
-            point = at or Point(self.calculus.host, sample.args, sample.outs)
+            point = Point(self.calculus.host, sample.args, sample.outs) if common is None else common
             if kind == "batch":
                 return self.calculus.host.run(sample.args, index)[0]
             return self._single(kind, point, sample.leading, needed)

@@ -67,7 +67,7 @@ def spec(shape: int | Sequence[int], dtype: torch.dtype | None = None, *, order:
         >>> gw.spec((3, 2))
         Spec(shape=(3, 2), dtype=None, order='C')
     """
-    sizes = (shape,) if isinstance(shape, int) and not isinstance(shape, bool) else shape
+    sizes: Any = (shape,) if isinstance(shape, int) and not isinstance(shape, bool) else shape
     if not isinstance(sizes, Sequence) or not all(isinstance(n, int) and n >= 0 for n in sizes):
         raise OptionError(f"spec: shape is {shape!r}; expected a tuple of sizes; write gw.spec((3, 2)).")
     if order not in ("C", "F"):
@@ -116,7 +116,7 @@ class Declared:
         return known[part.argument]
 
     @property
-    def number(self) -> int | Literal["unknown"] | None:
+    def number(self) -> int | None:
         """The length of the tuple that is returned, None for one output; of a function, by its annotation."""
         if isinstance(self.out, (Like, Spec)):
             return None

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gradwright.authoring.rules import Rule
 from gradwright.torch_compat import anything_around
-from gradwright.wrapping.arrays import LONE, READABLE, np
+from gradwright.wrapping.arrays import LONE, READABLE
 from gradwright.wrapping.calculus import Point
 from gradwright.wrapping.marshal import Marshal
 from gradwright.wrapping.outputs import Like
