@@ -10,7 +10,7 @@ from __future__ import annotations
 from gradwright.errors import RuleError, describe_exception
 from gradwright.wrapping.noise import measured
 from gradwright.wrapping.points import Array, Neighbourhood, np
-from gradwright.wrapping.stencils import relative_step
+from gradwright.wrapping.stencils import lengths, relative_step
 
 STEP = 1e-20
 """Relative to the length on which f varies; its square is lost in rounding, and it is far from underflow in float32."""
@@ -40,7 +40,7 @@ def at(hood: Neighbourhood, points: list[list[object]]) -> list[Array]:
     return found
 
 
-def verify(hood: Neighbourhood, scales: Array, down: Array, up: Array, noise: float | None) -> None:
+def verify(hood: Neighbourhood, down: Array, up: Array, noise: float | None) -> None:
     """Compare the complex step along one random direction with central differences, at 9 evaluations.
 
     Where they disagree and the noise was not stated, it is measured before anything is said.
@@ -50,7 +50,7 @@ def verify(hood: Neighbourhood, scales: Array, down: Array, up: Array, noise: fl
     """
     base = max(1e-5, relative_step("3-point", hood.epsilon) / 5)
     steps = [base * factor for factor in ((1, 10, 100, 1000) if base < 1e-4 else (1, 3, 10, 30))]
-    random = np.random.default_rng(1998)
+    random, scales = np.random.default_rng(1998), lengths(hood, shortest=0.0)
     direction = random.choice([-1.0, 1.0], scales.size) * random.uniform(0.5, 1.0, scales.size)
     direction = direction * np.minimum(scales, np.minimum(down, up) / steps[-1])
     [analytic] = at(hood, [hood.everywhere(hood.x + 1j * STEP * direction)])

@@ -18,8 +18,8 @@ WIDE = 1e-2
 """The largest relative change of the arguments that measuring makes."""
 SPACING = 1e-6
 """The relative spacing of the seven values in double precision."""
-ALIKE = 4.0
-"""Estimates of the noise from differences of three successive orders agree within this factor."""
+SEEN = 8.0
+"""Units of rounding by which an output moves at all."""
 
 
 @dataclass
@@ -53,25 +53,23 @@ def usual_error(method: Method, noise: float) -> float:
 def measured(method: Method, hood: Neighbourhood, down: Array, up: Array) -> Learned:
     """Measure noise, slope and curvature along one direction in which all variables move.
 
-    It costs 8 evaluations, and 6 more for each time that nothing moves.
+    It costs 8 evaluations, and 8 more each time that nothing moves.
     """
     least, spacing = 0.0, min(WIDE, SPACING * (hood.epsilon / np.finfo(np.float64).eps) ** (1 / 3))
     while True:
-        direction = _direction(hood, lengths(hood, least), down, up)
-        rows = _line(hood, direction, [k * spacing for k in (-3, -2, -1, 1, 2, 3)], down, up)
-        table = np.stack([*rows[:3], hood.f, *rows[3:]])
-        if not direction.any() or _moves(table, hood.epsilon):
-            break
-        if spacing < WIDE:
-            spacing = min(WIDE, 100 * spacing)
-        elif 0 < np.abs(direction).max() < 1:
-            least = min(1.0, 100 * float(np.abs(direction).max()))
-        else:
+        direction = _direction(hood, lengths(hood, least, shortest=0.0), down, up)
+        reach = float(np.abs(direction).max())
+        if reach == 0:
             return stated(method, 0.0, hood.epsilon)
-    if not direction.any():
-        return stated(method, 0.0, hood.epsilon)
-    wide = _line(hood, direction, [-WIDE, WIDE], down, up) if spacing < WIDE / 8 else None
-    return _concluded(method, hood, table, spacing, wide, least, int(np.count_nonzero(direction)))
+        steps = [k * spacing for k in (-3, -2, -1, 1, 2, 3)]
+        *rows, below, above = _line(hood, direction, [*steps, -WIDE, WIDE], down, up)
+        table, wide = np.stack([*rows[:3], hood.f, *rows[3:]]), np.stack([below, above])
+        if _stuck(table, wide, spacing, hood) and spacing < WIDE:
+            spacing = min(WIDE, 100 * spacing)
+        elif not _moves(wide - hood.f, hood, hood.epsilon**-0.5) and reach < 1:
+            least = min(1.0, 100 * reach)
+        else:
+            return _concluded(method, hood, table, spacing, wide, least, int(np.count_nonzero(direction)))
 
 
 def _direction(hood: Neighbourhood, scales: Array, down: Array, up: Array) -> Array:
@@ -86,10 +84,20 @@ def _line(hood: Neighbourhood, direction: Array, steps: list[float], down: Array
     return hood.at(points)
 
 
-def _moves(table: Array, epsilon: float) -> bool:
-    """Tell whether any output moves by more than rounding."""
+def _stuck(table: Array, wide: Array, spacing: float, hood: Neighbourhood) -> bool:
+    """Tell whether most outputs that should move are all alike, as results with few digits are, or nothing moves."""
     with np.errstate(invalid="ignore"):
-        return bool((np.abs(table - table[3]) > 8 * epsilon * np.abs(table[3])).any())
+        expected = np.abs(wide[1] - wide[0]) * spacing / WIDE > SEEN * hood.epsilon * np.abs(hood.f)
+        alike = (table == hood.f).all(axis=0)
+    if not expected.any():
+        return not _moves(table - hood.f, hood, SEEN)
+    return bool(2 * np.count_nonzero(alike & expected) > np.count_nonzero(expected))
+
+
+def _moves(changes: Array, hood: Neighbourhood, units: float) -> bool:
+    """Tell whether any output moves by more than some units of rounding."""
+    with np.errstate(invalid="ignore"):
+        return bool((np.abs(changes) > units * hood.epsilon * np.abs(hood.f)).any())
 
 
 def _concluded(
@@ -97,35 +105,40 @@ def _concluded(
     hood: Neighbourhood,
     table: Array,
     spacing: float,
-    wide: list[Array] | None,
+    wide: Array,
     least: float,
     moving: int,
 ) -> Learned:
     """Put noise, slope and curvature together; every output counts relative to the size of its array."""
     with np.errstate(all="ignore"):
         noise = np.maximum(_table_noise(table), hood.epsilon * np.abs(table).max(axis=0))
+        # One output may look quiet by chance; the others of its array tell.
+        pooled = np.concatenate([np.maximum(part, _rms(part)) for part in hood.split(noise)])
         slope = (table[6] - table[0]) / (6 * spacing)
         curvature, third = np.zeros_like(slope), np.zeros_like(slope)
         # What is too small to be seen behind the noise is at most so large, and taken to be as large as f at most.
         unseen_curvature, unseen_third = 16 / WIDE**2, 8 / (spacing * WIDE**2)
-        if wide is not None:
+        if spacing < WIDE / 8:
             curvature = np.abs(wide[1] - 2 * hood.f + wide[0]) / WIDE**2
-            curvature = np.where(curvature > unseen_curvature * noise, curvature, 0.0)
+            curvature = np.where(curvature > unseen_curvature * pooled, curvature, 0.0)
             third = 6 * np.abs((wide[1] - wide[0]) / (2 * WIDE) - slope) / WIDE**2
-            third = np.where(third > unseen_third * noise, third, 0.0)
+            third = np.where(third > unseen_third * pooled, third, 0.0)
         known = np.isfinite(noise + slope + curvature + third)
     totals = np.zeros(4)
     for parts in zip(*[hood.split(each) for each in (noise, slope, curvature, third, known, hood.f)]):
         mask = parts[4]
         if not mask.any():
             continue
-        rms = [float(np.sqrt(np.mean(part[mask] ** 2))) for part in parts[:4]]
-        size = max(float(np.sqrt(np.mean(parts[5][mask] ** 2))), rms[1] / math.sqrt(moving))
+        rms = [_rms(part[mask]) for part in parts[:4]]
+        size = max(_rms(parts[5][mask]), rms[1] / math.sqrt(moving))
         if size > 0:
             totals = np.maximum(totals, np.array(rms) / size)
     relative, steepness, second, third_size = (float(total) for total in totals)
     if relative == 0:
         return stated(method, 0.0, hood.epsilon)
+    relative = max(relative, hood.epsilon)
+    # Where the slope vanishes, the error is relative to what the slope is nearby.
+    each = max(steepness, WIDE * second) / math.sqrt(moving)
     usual = relative_step(method, relative)
     second = max(second, min(1.0, unseen_curvature * relative))
     third_size = max(third_size, min(1.0, unseen_third * relative))
@@ -139,24 +152,27 @@ def _concluded(
         errors = relative / step, third_size * step**2 / 6
     if method == "cs":
         return Learned(relative, step, least, hood.epsilon)
-    each = max(steepness / math.sqrt(moving), 1e-6)
-    return Learned(relative, step, least, max(min(1.0, sum(errors) / each), usual_error(method, hood.epsilon)))
+    error = min(1.0, sum(errors) / each) if each else 0.0
+    return Learned(relative, step, least, max(error, usual_error(method, hood.epsilon)))
+
+
+def _rms(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
 
 
 def _table_noise(table: Array) -> Array:
-    """Estimate the noise of each output from seven equally spaced values, shape (7, m); 0 where none is seen."""
-    sigmas, noise = [], np.zeros(table.shape[1])
-    found = np.zeros(table.shape[1], dtype=bool)
+    """Estimate the noise of each output from seven equally spaced values, shape (7, m); 0 where none is seen.
+
+    Differences of order k of noise of variance s^2 have the variance s^2 (2k)! / (k!)^2 for every k. Those of a smooth
+    function shrink with k, and the bend of a kink has one sign where noise has both.
+    """
+    variances = []
     for order in range(1, 7):
         table = table[1:] - table[:-1]
-        gamma = math.factorial(order) ** 2 / math.factorial(2 * order)
-        sigmas.append(np.sqrt(gamma * np.mean(table**2, axis=0)))
+        variances.append(math.factorial(order) ** 2 / math.factorial(2 * order) * np.mean(table**2, axis=0))
         if order == 2:
-            # The bend of a kink has one sign, noise has both.
             visible = np.where(np.abs(table) > np.abs(table).max(axis=0) / 8, table, 0.0)
             irregular = (visible.max(axis=0) > 0) & (visible.min(axis=0) < 0)
-    for order in range(4):
-        window = np.stack(sigmas[order : order + 3])
-        settled = irregular & (window.max(axis=0) <= ALIKE * window.min(axis=0)) & ~found
-        noise, found = np.where(settled, sigmas[order], noise), found | settled
-    return noise
+    late = np.mean(variances[3:], axis=0)
+    return np.where(irregular & (late >= variances[2] / 64), np.sqrt(late), 0.0)

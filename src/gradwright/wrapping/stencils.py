@@ -22,6 +22,10 @@ Method: TypeAlias = Literal["3-point", "2-point", "cs"]
 
 LARGEST = 0.25
 """The largest relative step that noise can ask for."""
+NEARLY_ZERO = 1e-9
+"""An element that is smaller than this fraction of the typical one is a zero with rounding."""
+MANY = 100
+"""So many elements are taken to be of one unit."""
 LEAST_ROOM = 0.25
 """A step that bounds shorten to less than this fraction of itself is refused: noise would decide the result."""
 
@@ -44,16 +48,26 @@ def relative_step(method: Method, noise: float) -> float:
     return float(min(LARGEST, step))
 
 
-def lengths(hood: Neighbourhood, least: float = 0.0) -> Array:
-    """Return the length on which f is taken to vary with each variable: |x|, at least min(1, rms of the argument).
+def lengths(hood: Neighbourhood, least: float = 0.0, shortest: float | None = None) -> Array:
+    """Return the length on which f is taken to vary with each variable: |x|, or a typical one where x is nearly 0.
 
-    An argument of zeros has the length 1; ``least`` is a length that was measured.
+    Typical is the rms of the argument, 1 at most, and 1 for an argument of zeros. Elements of one argument may be of
+    different units, or small by chance; so small ones keep their own length down to a fraction of the typical one.
+
+    Arguments:
+        hood: the function at a point.
+        least: a length that was measured.
+        shortest: that fraction; None for one between the errors of truncation and of noise, smaller where there are few
+            elements, among which none is small by chance.
     """
+    if shortest is None:
+        shortest = hood.epsilon ** (1 / 6) * min(1.0, hood.x.size / MANY)
     parts = []
     for array in hood.arrays:
         flat = np.abs(np.ravel(array)).astype(np.float64)
-        typical = float(np.sqrt(np.mean(flat**2))) if flat.size else 1.0
-        parts.append(np.maximum(flat, max(min(1.0, typical) or 1.0, least)))
+        typical = (min(1.0, float(np.sqrt(np.mean(flat**2)))) or 1.0) if flat.size else 1.0
+        own = np.where(flat > NEARLY_ZERO * typical, np.maximum(flat, shortest * typical), typical)
+        parts.append(np.maximum(own, least))
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
