@@ -185,7 +185,7 @@ class FiniteDifferences:
             return hood.by_argument(sweep.pull(cotangent, used)[0])
         random = np.random.default_rng(1974)
         direction = random.choice([-1.0, 1.0], h.size) * random.uniform(0.5, 1.0, h.size)
-        change, probe = self._along(hood, direction * np.minimum(h, np.minimum(down, up)), used)
+        change, probe = self._along(hood, direction * np.minimum(h, np.minimum(down, up)), down, up, used)
         gradient, along, size = sweep.pull(cotangent, used, probe)
         sweep.covered(np.where(used, change, along), along, size, max(1e-4, 100 * shape.learned.error))
         shape.covered = True
@@ -210,13 +210,13 @@ class FiniteDifferences:
         """
         hood = Neighbourhood(evaluate, values, places, outs, self.caller)
         tangent = hood.flat_variables(tangents)
-        if not tangent.any() or not np.isfinite(tangent).all():
+        if not tangent.any() or not hood.f.size or not np.isfinite(tangent).all():
             return hood.by_output(np.full(hood.f.size, 0.0 if not tangent.any() else np.nan))
         down, up = rooms(hood, self.bounds)
         learned = self._shape(hood, down, up).learned
         step = 1 / np.max(np.abs(tangent) / self._steps(hood, learned))
         if self.method == "cs":
-            change, _ = self._along(hood, step * tangent, np.ones(hood.f.size, dtype=bool))
+            change, _ = self._along(hood, step * tangent, down, up, np.ones(hood.f.size, dtype=bool))
             return hood.by_output(change / step)
         return hood.by_output(self._directional(hood, tangent, step, down, up))
 
@@ -268,13 +268,14 @@ class FiniteDifferences:
         constant = learned.noise * complex_step.sizes(hood, hood.f)
         return lambda change: constant
 
-    def _along(self, hood: Neighbourhood, direction: Array, used: Array) -> tuple[Array, Array]:
+    def _along(self, hood: Neighbourhood, direction: Array, down: Array, up: Array, used: Array) -> tuple[Array, Array]:
         """Return half the change from one side of the point to the other, and the direction that rounding left."""
         if self.method == "cs":
             [out] = complex_step.at(hood, [hood.everywhere(hood.x + 1j * direction)])
             outs, left = [out], direction
         else:
-            sides = [hood.rounded(hood.x + sign * direction) for sign in (1, -1)]
+            lower, upper = hood.x - down, hood.x + up
+            sides = [np.clip(hood.rounded(hood.x + sign * direction), lower, upper) for sign in (1, -1)]
             outs, left = hood.at([hood.everywhere(side) for side in sides]), (sides[0] - sides[1]) / 2
         for out in outs:
             hood.require_finite(out, used, lambda: "a point beside this one, all elements moved")

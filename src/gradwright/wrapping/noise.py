@@ -18,6 +18,8 @@ WIDE = 1e-2
 """The largest relative change of the arguments that measuring makes."""
 SPACING = 1e-6
 """The relative spacing of the seven values in double precision."""
+MOST_SHORTER = 30.0
+"""Where steps are shorter than the typical length by more than this, the elements are of different units."""
 SEEN = 8.0
 """Units of rounding by which an output moves at all."""
 
@@ -73,9 +75,10 @@ def measured(method: Method, hood: Neighbourhood, down: Array, up: Array) -> Lea
 
 
 def _direction(hood: Neighbourhood, scales: Array, down: Array, up: Array) -> Array:
-    """Return a direction of random signs, shorter where bounds are near."""
-    signs = np.random.default_rng(20110).choice([-1.0, 1.0], size=scales.size)
-    return signs * np.minimum(scales, np.minimum(down, up) / (4 * WIDE))
+    """Return a random direction, shorter where bounds are near; not along x itself, where a norm does not curve."""
+    random = np.random.default_rng(2011)
+    factors = random.choice([-1.0, 1.0], scales.size) * random.uniform(0.5, 1.0, scales.size)
+    return factors * np.minimum(scales, np.minimum(down, up) / (4 * WIDE))
 
 
 def _line(hood: Neighbourhood, direction: Array, steps: list[float], down: Array, up: Array) -> list[Array]:
@@ -152,7 +155,9 @@ def _concluded(
         errors = relative / step, third_size * step**2 / 6
     if method == "cs":
         return Learned(relative, step, least, hood.epsilon)
-    error = min(1.0, sum(errors) / each) if each else 0.0
+    # Elements that are small by chance take shorter steps than their length, with more noise.
+    shorter = min(MOST_SHORTER, _rms(lengths(hood, least, shortest=1.0) / lengths(hood, least)))
+    error = min(1.0, (shorter * errors[0] + errors[1]) / each) if each else 0.0
     return Learned(relative, step, least, max(error, usual_error(method, hood.epsilon)))
 
 
@@ -165,7 +170,7 @@ def _table_noise(table: Array) -> Array:
     """Estimate the noise of each output from seven equally spaced values, shape (7, m); 0 where none is seen.
 
     Differences of order k of noise of variance s^2 have the variance s^2 (2k)! / (k!)^2 for every k. Those of a smooth
-    function shrink with k, and the bend of a kink has one sign where noise has both.
+    function shrink with k. Those of a kink do not, but it bends in one place and to one side.
     """
     variances = []
     for order in range(1, 7):
@@ -173,6 +178,7 @@ def _table_noise(table: Array) -> Array:
         variances.append(math.factorial(order) ** 2 / math.factorial(2 * order) * np.mean(table**2, axis=0))
         if order == 2:
             visible = np.where(np.abs(table) > np.abs(table).max(axis=0) / 8, table, 0.0)
-            irregular = (visible.max(axis=0) > 0) & (visible.min(axis=0) < 0)
+            both_signs = (visible.max(axis=0) > 0) & (visible.min(axis=0) < 0)
+            kink = ~both_signs & (np.count_nonzero(visible, axis=0) <= 2)
     late = np.mean(variances[3:], axis=0)
-    return np.where(irregular & (late >= variances[2] / 64), np.sqrt(late), 0.0)
+    return np.where(~kink & (late >= variances[2] / 64), np.sqrt(late), 0.0)

@@ -61,7 +61,7 @@ def lengths(hood: Neighbourhood, least: float = 0.0, shortest: float | None = No
             elements, among which none is small by chance.
     """
     if shortest is None:
-        shortest = hood.epsilon ** (1 / 6) * min(1.0, hood.x.size / MANY)
+        shortest = hood.epsilon**0.25 * min(1.0, hood.x.size / MANY)
     parts = []
     for array in hood.arrays:
         flat = np.abs(np.ravel(array)).astype(np.float64)
