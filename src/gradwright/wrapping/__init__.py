@@ -1,0 +1,1 @@
+"""Code that autograd cannot see, as differentiable functions of tensors."""
