@@ -1,0 +1,3 @@
+"""Gradients of what is defined by an equation, without differentiating the solver that found it."""
+
+from gradwright.implicit.options import SolveOptions as SolveOptions
