@@ -18,6 +18,7 @@ from gradwright.errors import GradwrightError as GradwrightError
 
 if TYPE_CHECKING:
     from gradwright import fused as fused
+    from gradwright import implicit as implicit
     from gradwright import stable as stable
     from gradwright import ste as ste
     from gradwright.authoring.adopt import adopt as adopt
@@ -44,8 +45,8 @@ _LAZY = {
     "surrogate": "gradwright.authoring.constructors",
 }
 
-_PACKAGES = ("fused", "stable", "ste")
-"""The catalogue, loaded when it is used."""
+_PACKAGES = ("fused", "implicit", "stable", "ste")
+"""Loaded when they are used."""
 
 __all__ = [
     "Function",
@@ -59,6 +60,7 @@ __all__ = [
     "define",
     "elementwise",
     "fused",
+    "implicit",
     "stable",
     "ste",
     "surrogate",

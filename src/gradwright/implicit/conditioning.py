@@ -30,8 +30,9 @@ def condition_number(matrix: Tensor, solve: Solve) -> Tensor:
     """Return an estimate of the condition number in the 1-norm of each matrix, rows and columns scaled."""
     sizes = matrix.abs()
     rows = _nonzero(sizes.amax(-1, keepdim=True))
-    columns = _nonzero((sizes / rows).amax(-2, keepdim=True))
-    norm = (sizes / rows / columns).sum(-2).amax(-1)
+    sizes /= rows  # in place, since a large matrix takes longer to come by than to divide
+    columns = _nonzero(sizes.amax(-2, keepdim=True))
+    norm = (sizes.sum(-2, keepdim=True) / columns).amax((-2, -1))
 
     def inverse(x: Tensor) -> Tensor:
         return columns.mT * solve(rows * x, False)

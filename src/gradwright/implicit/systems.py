@@ -9,6 +9,7 @@ derivatives go by the parameters.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,7 +69,7 @@ def _operator_solve(
     system = System(matvec, structure, options, name)
     if b.numel() == 0:
         return b.clone()
-    factors: list[Tensor] = []
+    factors: Sequence[Tensor] = ()
     if options.resolved(b.numel()) == "direct":
         matrix = system.matrix([leaf.detach() for leaf in leaves], b)
         factors = dense.factorised(name, matrix, options)
@@ -79,26 +80,27 @@ class System:
     """An operator ``x -> matvec(x, *params)``, or its conjugate transpose, without the tensors in ``params``."""
 
     def __init__(
-        self,
-        matvec: Callable[..., Any],
-        structure: trees.Structure,
-        options: SolveOptions,
-        name: str,
-        *,
-        is_adjoint: bool = False,
+        self, matvec: Callable[..., Any], structure: trees.Structure, options: SolveOptions, name: str
     ) -> None:
         """``structure`` puts the tensors back into ``params``."""
         self.matvec, self.structure, self.options, self.name = matvec, structure, options, name
-        self.is_adjoint = is_adjoint
+        self.is_adjoint = False
 
     @property
     def adjoint(self) -> System:
         """The conjugate transpose."""
-        return System(self.matvec, self.structure, self.options, self.name, is_adjoint=not self.is_adjoint)
+        other = copy.copy(self)
+        other.is_adjoint = not self.is_adjoint
+        return other
+
+    def params(self, leaves: Sequence[Tensor]) -> tuple[Any, ...]:
+        """Return the arguments after ``x``, with the tensors ``leaves`` in them."""
+        found: tuple[Any, ...] = trees.rebuild(self.structure, iter(leaves))
+        return found
 
     def apply(self, x: Tensor, leaves: Sequence[Tensor]) -> Tensor:
         """Apply the operator; ``leaves`` are the tensors in ``params``."""
-        params = trees.rebuild(self.structure, iter(leaves))
+        params = self.params(leaves)
         if not self.is_adjoint:
             return self._checked(self.matvec(x, *params), x)
         # The adjoint of a linear map is its VJP, at any point.
@@ -132,7 +134,10 @@ class System:
 
         with torch.no_grad():
             eye = torch.eye(b.numel(), dtype=b.dtype, device=b.device)
-            found: Tensor = torch.func.vmap(column, out_dims=1)(eye)
+            try:
+                found: Tensor = torch.func.vmap(column, out_dims=1)(eye)
+            except (RuntimeError, NotImplementedError):  # a function whose course depends on values, for example
+                found = torch.stack([column(unit) for unit in eye], 1)
             return found
 
     def solve(self, b: Tensor, leaves: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
