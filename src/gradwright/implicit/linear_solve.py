@@ -16,7 +16,7 @@ from gradwright.implicit.hosted import HostedSystem, hosted_solve
 from gradwright.implicit.matrix import matrix_solve
 from gradwright.implicit.options import Assumed, IllConditioned, Method, SolveOptions
 from gradwright.implicit.probes import require_linear
-from gradwright.implicit.systems import System, operator_solve
+from gradwright.implicit.systems import System, operator_solve, refuse_export
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -188,6 +188,7 @@ class LinearSolve:
                 raise DefinitionError(f"{self.__name__}: it has a solver already; expected b and the parameters.")
             own, arrays = self.transpose_solver, self.arrays
             return LinearSolve(self.matvec, self.options, solver=args[0], transpose_solver=own, arrays=arrays)
+        refuse_export(self.__name__)
         b, *params = args or (None,)
         if not isinstance(b, Tensor) or not (b.is_floating_point() or b.is_complex()):
             what = f"a tensor of {b.dtype}" if isinstance(b, Tensor) else kind_of(b)

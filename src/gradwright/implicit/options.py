@@ -30,7 +30,8 @@ class SolveOptions:
     Arguments:
         method: ``"direct"`` forms the matrix and factorises it once, for all derivatives; ``"gmres"`` and ``"cg"``
             only apply the operator, ``"cg"`` where it is Hermitian and positive definite; ``"auto"`` is direct up to
-            ``direct_up_to`` unknowns, and beyond ``"gmres"``, or ``"cg"`` with ``assume_a="pos"``. A function is called
+            ``direct_up_to`` unknowns, and beyond ``"gmres"``, or ``"cg"`` with ``assume_a="pos"``; where these do not
+            converge it is direct after all, up to 5,000. A function is called
             as ``method(matvec, rmatvec, b)`` and returns ``x``; ``rmatvec`` applies the conjugate transpose.
         tol: how large the residual of an iterative method may be, relative to ``b``; by default ``eps ** (2 / 3)`` of
             the dtype.

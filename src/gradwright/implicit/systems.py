@@ -20,9 +20,12 @@ from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.derive import smooth
-from gradwright.errors import RuleError, kind_of
+from gradwright.errors import ConvergenceError, RuleError, kind_of
 from gradwright.implicit import dense, krylov
 from gradwright.implicit.options import SolveOptions
+
+DIRECT_AFTER_ALL = 5000
+"""Up to how many unknowns the matrix is formed where ``method="auto"`` did not get there without: 200 MB in float64."""
 
 
 def operator_solve(
@@ -51,6 +54,7 @@ def operator_solve(
     """
     title = name or str(getattr(matvec, "__name__", type(matvec).__name__))
     options.check(title)
+    refuse_export(title)
     if torch.compiler.is_dynamo_compiling():
         return torch_compat.call_untraced(  # type: ignore[no-any-return]
             _operator_solve,
@@ -59,6 +63,19 @@ def operator_solve(
             "so that it is run between two graphs.",
         )
     return _operator_solve(matvec, b, params, transposed, options, title)
+
+
+def refuse_export(name: str) -> None:
+    """Refuse to be recorded by ``torch.export``, which has nowhere else to go.
+
+    Raises:
+        RuleError: it records.
+    """
+    if torch_compat.is_exporting() and not torch.compiler.is_dynamo_compiling():
+        raise RuleError(
+            f"{name}: torch.export cannot record a linear solve whose result is checked; expected a matrix, whose "
+            "solve is kept whole; write gw.implicit.linear_solve(A, b), or leave the solve out of what is exported."
+        )
 
 
 def _operator_solve(
@@ -145,13 +162,19 @@ class System:
         if factors:
             return dense.solved(factors, b.reshape(-1, 1), adjoint=self.is_adjoint).reshape(b.shape)
         transposed = self.adjoint
-        return krylov.solved(
-            self.name,
-            lambda x: self.apply(x.reshape(b.shape), leaves).reshape(-1),
-            lambda x: transposed.apply(x.reshape(b.shape), leaves).reshape(-1),
-            b.reshape(-1),
-            self.options,
-        ).reshape(b.shape)
+        try:
+            return krylov.solved(
+                self.name,
+                lambda x: self.apply(x.reshape(b.shape), leaves).reshape(-1),
+                lambda x: transposed.apply(x.reshape(b.shape), leaves).reshape(-1),
+                b.reshape(-1),
+                self.options,
+            ).reshape(b.shape)
+        except ConvergenceError:
+            if self.options.method != "auto" or b.numel() > DIRECT_AFTER_ALL:
+                raise
+            own = dense.factorised(self.name, self.matrix(leaves, b), self.options)
+            return dense.solved(own, b.reshape(-1, 1), adjoint=False).reshape(b.shape)
 
     def pull(self, x: Tensor, leaves: Sequence[Tensor], w: Tensor) -> list[Tensor | None]:
         """Return the gradient of each of ``leaves`` for the cotangent ``w`` of what the operator makes of ``x``."""
