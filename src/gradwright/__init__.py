@@ -19,6 +19,7 @@ from gradwright.errors import GradwrightError as GradwrightError
 
 if TYPE_CHECKING:
     from gradwright import fused as fused
+    from gradwright import implicit as implicit
     from gradwright import stable as stable
     from gradwright import ste as ste
     from gradwright.authoring.adopt import adopt as adopt
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from gradwright.checking.report import Report as Report
     from gradwright.checking.run import check as check
     from gradwright.checking.samples import Sample as Sample
+    from gradwright.wrapping.derivatives import fd as fd
+    from gradwright.wrapping.derivatives import spsa as spsa
     from gradwright.wrapping.external import external as external
     from gradwright.wrapping.host import save as save
     from gradwright.wrapping.outputs import like as like
@@ -47,14 +50,16 @@ _LAZY = {
     "define": "gradwright.authoring.constructors",
     "elementwise": "gradwright.authoring.constructors",
     "external": "gradwright.wrapping.external",
+    "fd": "gradwright.wrapping.derivatives",
     "like": "gradwright.wrapping.outputs",
     "save": "gradwright.wrapping.host",
     "spec": "gradwright.wrapping.outputs",
+    "spsa": "gradwright.wrapping.derivatives",
     "surrogate": "gradwright.authoring.constructors",
 }
 
-_PACKAGES = ("fused", "stable", "ste")
-"""The catalogue, loaded when it is used."""
+_PACKAGES = ("fused", "implicit", "stable", "ste")
+"""Loaded when they are used."""
 
 __all__ = [
     "ExternalError",
@@ -69,10 +74,13 @@ __all__ = [
     "define",
     "elementwise",
     "external",
+    "fd",
     "fused",
+    "implicit",
     "like",
     "save",
     "spec",
+    "spsa",
     "stable",
     "ste",
     "surrogate",

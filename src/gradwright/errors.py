@@ -27,6 +27,10 @@ class RuleNotExportedWarning(UserWarning):
     """An exported program has the values of a function and not its gradient rule."""
 
 
+class IllConditionedWarning(UserWarning):
+    """A linear system is so ill-conditioned that few digits of its solution, or of a gradient, can be right."""
+
+
 class SubjectTypeError(GradwrightError, TypeError):
     """The thing handed to ``check`` is not something that can be checked."""
 
@@ -140,3 +144,11 @@ class UndefinedGradientError(GradwrightError, ArithmeticError):
 
 class DomainError(GradwrightError, ValueError):
     """A function is not defined for the values that it was given."""
+
+
+class SingularMatrixError(GradwrightError, ArithmeticError):
+    """A linear system has no unique solution, so that there is nothing to return and no gradient."""
+
+
+class ConvergenceError(GradwrightError, ArithmeticError):
+    """A solver ended where its equation does not hold, so that the result and its gradient would be wrong."""

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright import torch_compat
 from gradwright.errors import UndefinedGradientError
+from gradwright.torch_compat import anywhere as anywhere
 
 
 def hermitian_part(x: Tensor) -> Tensor:
@@ -88,16 +88,6 @@ def _leading(factor: Tensor, like: Tensor) -> Tensor:
     for _ in range(like.ndim - factor.ndim):
         factor = factor[..., None]
     return factor.to(like.real.dtype)
-
-
-def anywhere(flags: Tensor) -> bool | None:
-    """Tell whether something is true of any matrix; None where values cannot be looked at."""
-    if torch_compat.is_recording():
-        return None
-    try:
-        return bool(torch.func.debug_unwrap(flags, recurse=True).any())
-    except (RuntimeError, NotImplementedError):
-        return None  # tensors without values: on the meta device, fake ones; in a vmap of the old kind
 
 
 # -------------------------------------------------------------------- for examples and references

@@ -137,6 +137,16 @@ def is_recording() -> bool:
     return recorder is not None and recorder.get_proxy_mode() is not None
 
 
+def anywhere(flags: torch.Tensor) -> bool | None:
+    """Tell whether something is true of any element, looking through transforms; None where there are no values."""
+    if is_recording():
+        return None
+    try:
+        return bool(torch.func.debug_unwrap(flags, recurse=True).any())
+    except (RuntimeError, NotImplementedError):
+        return None  # tensors without values: on the meta device, fake ones; in a vmap of the old kind
+
+
 def is_exporting() -> bool:
     """Tell whether ``torch.export`` is recording; before torch 2.7 that cannot be told."""
     tell = getattr(torch.compiler, "is_exporting", None)

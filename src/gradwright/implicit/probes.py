@@ -1,0 +1,68 @@
+"""Looking once at a function that is said to apply a matrix: is it linear, and can autograd follow it?
+
+Both are seen at vectors of both signs and many magnitudes. A function that adds a constant, or one that leaves PyTorch
+(``detach``, NumPy), would give a wrong gradient without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwright import torch_compat
+from gradwright.errors import RuleError
+from gradwright.implicit.systems import System
+
+
+def spread(like: Tensor, phase: float = 0.3) -> Tensor:
+    """Return a vector of both signs and many magnitudes, always the same; ``vmap`` refuses random ones."""
+    steps = torch.arange(like.numel(), device=like.device, dtype=like.real.dtype)
+    values = torch.cos(2 * steps + phase) ** 3
+    if like.is_complex():
+        return torch.complex(values, torch.sin(3 * steps + phase)).reshape(like.shape)
+    return values.reshape(like.shape)
+
+
+def require_linear(system: System, b: Tensor, leaves: Sequence[Tensor]) -> bool:
+    """Return whether an operator could be looked at.
+
+    Raises:
+        RuleError: it is not linear in its first argument, autograd cannot follow it, or it uses a tensor that requires
+            grad without receiving it.
+    """
+    constants = [leaf.detach() for leaf in leaves]
+    u, v = spread(b), spread(b, 1.1)
+    with torch.enable_grad():
+        first = system.apply(u, constants)
+    if not torch_compat.transforms_active() and first.requires_grad:
+        raise RuleError(
+            f"{system.name}: it uses a tensor that requires grad without receiving it, which would get no gradient; "
+            "expected every such tensor among its arguments; pass it after b, and let the function take it after x; "
+            "of a module, pass the parameters and use torch.func.functional_call."
+        )
+    with torch.no_grad():
+        second, both = system.apply(v, constants), system.apply(u + 2 * v, constants)
+        tolerance = 1e-6 if b.real.dtype == torch.float64 else 1e-3
+        size = first.abs().amax() + 2 * second.abs().amax()
+        bent = (both - first - 2 * second).abs().amax() > tolerance * size
+        if torch_compat.anywhere(bent):
+            raise RuleError(
+                f"{system.name}: it is not linear in its first argument; expected the product of a matrix with x; "
+                "move terms without x to the right side; for other equations there is gw.implicit.root."
+            )
+        one, other = _dot(v, first), _dot(system.adjoint.apply(v, constants), u)
+        parts = v.abs() * first.abs()
+        differ = (one - other).abs() > 10 * tolerance * parts.sum()
+        seen = torch_compat.anywhere(differ)
+    if seen:
+        raise RuleError(
+            f"{system.name}: autograd cannot follow it: the transposed product that it gives is that of another "
+            "matrix; expected PyTorch operations on x; leave out detach, no_grad, NumPy and item()."
+        )
+    return seen is not None
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a.conj() * b).sum()
