@@ -72,3 +72,12 @@ def may_be_batched(tensor: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or not hasattr(functorch, "is_legacy_batchedtensor"):
         return True
     return transforms_active() or bool(functorch.is_legacy_batchedtensor(tensor))
+
+
+def bare_sample(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values of a tensor without the transforms around it; of a batch those of the first sample."""
+    while functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):
+        place = functorch.maybe_get_bdim(tensor) if functorch.is_batchedtensor(tensor) else None
+        tensor = functorch.get_unwrapped(tensor)
+        tensor = tensor if place is None else tensor.select(place, 0)
+    return tensor.detach()
