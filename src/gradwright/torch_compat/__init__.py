@@ -27,6 +27,7 @@ from torch.autograd import forward_ad
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from gradwright.torch_compat.batches import any_batched as any_batched
+from gradwright.torch_compat.batches import bare_sample as bare_sample
 from gradwright.torch_compat.batches import batched_like as batched_like
 from gradwright.torch_compat.batches import functorch as _functorch
 from gradwright.torch_compat.batches import is_legacy_batch as is_legacy_batch
@@ -118,6 +119,19 @@ def in_graph(tensor: torch.Tensor) -> bool:
     while _functorch is not None and _functorch.is_batchedtensor(tensor):
         tensor = unwrap_dead(_functorch.get_unwrapped(tensor))
     return tensor.requires_grad
+
+
+def moves(tensor: torch.Tensor) -> bool:
+    """Tell whether a derivative is followed through a tensor, at any level of ``torch.func``, or it is a batch."""
+    while _functorch is not None and _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_batchedtensor(tensor) or _followed(tensor):
+            return True
+        tensor = _functorch.get_unwrapped(tensor)
+    return _followed(tensor)
+
+
+def _followed(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad or (forward_mode_on() and forward_ad.unpack_dual(tensor).tangent is not None)
 
 
 def may_move(tensor: torch.Tensor) -> bool:
@@ -271,6 +285,24 @@ def where_above(value: float, positions: torch.Tensor, low: float) -> torch.Tens
     values = torch.full((), value, dtype=positions.dtype, device=positions.device).expand(positions.shape)
     kept: torch.Tensor = torch.ops.aten.threshold_backward(values, positions, low)
     return kept
+
+
+@contextmanager
+def saved_tensor_hooks_off() -> Iterator[None]:
+    """Run without the hooks for saved tensors that are around (checkpointing has some): ``torch.func`` refuses them.
+
+    What is saved within the block is not for a backward outside of it.
+    """
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    hooks = []
+    while top is not None and (pair := top(True)) is not None:
+        hooks.append(pair)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pair in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(*pair)
 
 
 def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -92,3 +92,12 @@ def legacy_batched(tensor: torch.Tensor) -> torch.Tensor:
 
 _LEGACY_LEVEL = 1
 """There is never a batch inside of another."""
+
+
+def bare_sample(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values of a tensor without the transforms around it; of a batch those of the first sample."""
+    while functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):
+        place = functorch.maybe_get_bdim(tensor) if functorch.is_batchedtensor(tensor) else None
+        tensor = functorch.get_unwrapped(tensor)
+        tensor = tensor if place is None else tensor.select(place, 0)
+    return tensor.detach()

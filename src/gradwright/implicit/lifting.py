@@ -1,0 +1,60 @@
+"""The user's function with the parameters of a module behind it as arguments, so that gradients arrive there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradwright.errors import DefinitionError, kind_of
+
+
+class _Method(nn.Module):
+    """A method of a module as a module, so that it can be called with other parameters."""
+
+    def __init__(self, owner: nn.Module, method: Callable[..., Any]) -> None:
+        super().__init__()
+        self.owner = owner
+        self.method = method
+
+    def forward(self, *args: Any) -> Any:
+        return self.method(*args)
+
+
+class Lifted:
+    """A function that may be a module, or a method of one.
+
+    Raises:
+        DefinitionError: it is no function.
+    """
+
+    def __init__(self, user: str, what: str, function: Any) -> None:
+        if not callable(function) or (isinstance(function, type)):
+            raise DefinitionError(
+                f"{user}: got {kind_of(function)} as the {what}; expected a function of the unknown and the "
+                f"parameters; write gw.implicit.{user}({what}), where `def {what}(z, *params)` returns tensors."
+            )
+        self.function = function
+        owner = getattr(function, "__self__", None)
+        self.module: nn.Module | None = None
+        if isinstance(function, nn.Module):
+            self.module = function
+        elif isinstance(owner, nn.Module):
+            self.module = _Method(owner, function)
+
+    @property
+    def name(self) -> str:
+        """What the function is called in messages."""
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the parameters of the module, by name; none where there is no module."""
+        return {} if self.module is None else dict(self.module.named_parameters())
+
+    def __call__(self, weights: Mapping[str, Tensor], *args: Any) -> Any:
+        """Call the function, with these parameters in the module."""
+        if self.module is None:
+            return self.function(*args)
+        return torch.func.functional_call(self.module, dict(weights), args)
