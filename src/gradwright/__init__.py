@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gradwright.wrapping.derivatives import fd as fd
     from gradwright.wrapping.derivatives import spsa as spsa
     from gradwright.wrapping.external import external as external
-    from gradwright.wrapping.host import save as save
+    from gradwright.wrapping.kept import save as save
     from gradwright.wrapping.outputs import like as like
     from gradwright.wrapping.outputs import spec as spec
 
@@ -52,7 +52,7 @@ _LAZY = {
     "external": "gradwright.wrapping.external",
     "fd": "gradwright.wrapping.derivatives",
     "like": "gradwright.wrapping.outputs",
-    "save": "gradwright.wrapping.host",
+    "save": "gradwright.wrapping.kept",
     "spec": "gradwright.wrapping.outputs",
     "spsa": "gradwright.wrapping.derivatives",
     "surrogate": "gradwright.authoring.constructors",

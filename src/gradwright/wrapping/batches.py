@@ -6,6 +6,7 @@ it is not batched have size 1.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -13,7 +14,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from gradwright.errors import ExternalError
-from gradwright.wrapping.calculus import Calculus
+from gradwright.wrapping.calculus import Calculus, Point
+from gradwright.wrapping.remote import Failed, Outcome
 
 VmapMethod: TypeAlias = Literal["sequential", "expand_dims", "broadcast_all", "workers"] | None
 VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all", "workers")
@@ -158,18 +160,30 @@ def _in_pool(calculus: Calculus, kind: str, batch: Batch, pool: Any, needed: Seq
     """Run a batch in a pool; return for each sample what gives its result or raises, None where it must be run here."""
     host = calculus.host
     samples = [batch.sample(index) for index in batch.indices()]
+    points = [Point(host, sample.args, sample.outs) for sample in samples]
+    jobs: list[Any] = []
     if kind == "batch" and not host.by_keyword and host.memory is None:
-        outcomes = pool.map(host.function, [tuple(sample.args) for sample in samples], progress=host.name)
+        jobs = [(host.function, tuple(sample.args)) for sample in samples]
         host.calls += len(samples)
-        return [_reader(calculus, outcome, sample) for outcome, sample in zip(outcomes, samples)]
-    return None
+    elif kind != "batch":
+        given = [(at, sample.leading["g"], sample.leading["t"]) for at, sample in zip(points, samples)]
+        jobs = [calculus.job(kind, at, g, t, needed) for at, g, t in given]
+    if not jobs or None in jobs:
+        return None
+    outcomes = pool.map(jobs[0][0], [arguments for _, arguments in jobs], progress=host.name)
+    return [functools.partial(result_of, calculus, kind, *each) for each in zip(outcomes, points)]
 
 
-def _reader(calculus: Calculus, outcome: Any, sample: Batch) -> Callable[[tuple[int, ...]], Sequence[Any]]:
-    def read(index: tuple[int, ...]) -> Sequence[Any]:
-        if hasattr(outcome, "value"):
-            return calculus.host.read(outcome.value, sample.args)[0]
-        what = f"{outcome.type}: {outcome.message}" if outcome.type else outcome.message
-        raise calculus.host.said(what, outcome.traceback, sample.args, index)
+def result_of(
+    calculus: Calculus, kind: str, outcome: Outcome, at: Point, index: tuple[int, ...] | None
+) -> Sequence[Any]:
+    """Return what a worker made of a sample.
 
-    return read
+    Raises:
+        ExternalError: it failed.
+    """
+    if isinstance(outcome, Failed):
+        what = f"{outcome.type_name}: {outcome.message}" if outcome.message else outcome.type_name
+        raise calculus.host.said(what, outcome.traceback, at.values, index)
+    returned = outcome.value
+    return calculus.host.read(returned, at.values)[0] if kind == "batch" else calculus.done(kind, returned, at)

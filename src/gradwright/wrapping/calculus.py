@@ -111,10 +111,7 @@ class Calculus:
     def pull(self, at: Point, g: Sequence[Any], needed: Sequence[bool]) -> Arrays:
         """Return the gradient for each place, None where it is zero or not needed."""
         if "vjp" in self.rules:
-            needs = dict.fromkeys(self.host.names, False)
-            needs.update({self.host.names[place]: need for place, need in zip(self.places, needed)})
-            given = g[0] if self.host.number is None else tuple(g)
-            found = self._by_place("vjp", self._called("vjp", (given,), at, needs=needs), at)
+            found = self._by_place("vjp", self._called("vjp", (self._g(g),), at, needs=self._needs(needed)), at)
         elif "jacobian" in self.rules:
             found = contract(self.jacobian(at), g, self._shapes(at))
         elif self.approximation is not None:
@@ -125,17 +122,50 @@ class Calculus:
             raise self.missing()
         return [grad if need else None for grad, need in zip(found, needed)]
 
+    def job(
+        self, kind: str, at: Point, g: Sequence[Any], t: Sequence[Any], needed: Sequence[bool]
+    ) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+        """Return a call that a worker can do for ``pull`` or ``push``, None where it takes several."""
+        word: RuleKind = "vjp" if kind == "pull" else "jvp"
+        rule = self.rules.get(word)
+        if rule is None or rule.by_keyword or "residuals" in rule.asks or kind not in ("pull", "push"):
+            return None
+        values = {**dict(zip(self.host.names, at.values)), "needs": self._needs(needed)}
+        if "out" in rule.asks:
+            values["out"] = self._out(at)
+        given = self._g(g) if kind == "pull" else self._t(t)
+        return rule.function, (given, *(values[name] for name in rule.asks))
+
+    def done(self, kind: str, returned: Any, at: Point) -> Arrays:
+        """Return what comes of the result of a :meth:`job`."""
+        word: RuleKind = "vjp" if kind == "pull" else "jvp"
+        returned = owned(returned, f"{self.name}: the rule {self._rule(word)!r} returned")
+        return self._by_place(word, returned, at) if kind == "pull" else self._tangents(returned, at)
+
+    def _g(self, g: Sequence[Any]) -> Any:
+        """Return cotangents as rules get them."""
+        return g[0] if self.host.number is None else tuple(g)
+
+    def _t(self, t: Sequence[Any]) -> Any:
+        """Return tangents as rules get them."""
+        return t[0] if len(self.places) == 1 else {self.host.names[i]: part for i, part in zip(self.places, t)}
+
+    def _out(self, at: Point) -> Any:
+        return at.outs[0] if self.host.number is None else tuple(at.outs)
+
+    def _needs(self, needed: Sequence[bool]) -> dict[str, bool]:
+        needs = dict.fromkeys(self.host.names, False)
+        needs.update({self.host.names[place]: need for place, need in zip(self.places, needed)})
+        return needs
+
     def taken_for(self, returned: Any, at: Point) -> Any:
         """Return what the VJP rule returned for the only place, None for zero."""
-        returned = owned(returned, f"{self.name}: the rule {self._rule('vjp')!r} returned")
-        return self._by_place("vjp", returned, at)[0]
+        return self.done("pull", returned, at)[0]
 
     def push(self, at: Point, t: Sequence[Any]) -> Arrays:
         """Return the tangent of each output for the tangents of the places, None for those that do not move."""
         if "jvp" in self.rules:
-            by_name = {self.host.names[place]: tangent for place, tangent in zip(self.places, t)}
-            given = t[0] if len(self.places) == 1 else by_name
-            return self._tangents(self._called("jvp", (given,), at), at)
+            return self._tangents(self._called("jvp", (self._t(t),), at), at)
         if "jacobian" in self.rules:
             return [_product(row, t, out) for row, out in zip(self.jacobian(at), at.outs)]
         if self.approximation is not None:
@@ -181,10 +211,7 @@ class Calculus:
         if self.order < 2:
             raise RuleError(self.second_message)
         if "hvp" in self.rules:
-            by_name = {self.host.names[place]: tangent for place, tangent in zip(self.places, t)}
-            given = t[0] if len(self.places) == 1 else by_name
-            cotangent = g[0] if self.host.number is None else tuple(g)
-            return self._by_place("hvp", self._called("hvp", (cotangent, given), at), at)
+            return self._by_place("hvp", self._called("hvp", (self._g(g), self._t(t)), at), at)
         return self._difference(at, t, lambda point: self.pull(point, g, [True] * len(self.places)))
 
     def bend(self, at: Point, t: Sequence[Any], u: Sequence[Any]) -> Arrays:
@@ -217,7 +244,7 @@ class Calculus:
         rule = self.rules[kind]
         values = {**dict(zip(self.host.names, at.values)), **more}
         if "out" in rule.asks:
-            values["out"] = at.outs[0] if self.host.number is None else tuple(at.outs)
+            values["out"] = self._out(at)
         if "residuals" in rule.asks:
             values["residuals"] = at.residuals
         try:

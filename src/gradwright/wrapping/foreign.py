@@ -19,6 +19,7 @@ from gradwright.authoring.operator import is_recordable
 from gradwright.authoring.rules import Rule, RuleKind, read_annotations, read_rule
 from gradwright.errors import DefinitionError, RuleError
 from gradwright.wrapping import shortcut
+from gradwright.wrapping.batches import result_of
 from gradwright.wrapping.calculus import Calculus, Point
 from gradwright.wrapping.declarations import check_options, dtype_of, read_external
 from gradwright.wrapping.host import Host, Memory
@@ -73,7 +74,10 @@ class ForeignFunction:
         self.running: Any = None
         self.module = str(getattr(function, "__module__", None) or __name__)
         self.qualname = str(getattr(function, "__qualname__", self.name))
-        if options["workers"] is not None:
+        self.workers = options["workers"]
+        if self.workers is None:
+            self.workers = getattr(options["derivative"], "workers", None)
+        if self.workers is not None:
             self.calculus.evaluate = self._evaluate
         self._build()
 
@@ -308,19 +312,15 @@ class ForeignFunction:
             from gradwright.wrapping.workers import pool_of  # here, because only this needs it
 
             gil = self.options["releases_gil"]
-            self.running = pool_of(self.options["workers"], name=self.name, releases_gil=gil)
+            self.running = pool_of(self.workers, name=self.name, releases_gil=gil)
         return self.running
 
     def _evaluate(self, points: Sequence[Sequence[Any]]) -> list[Any]:
         """Run the function at many points in the pool."""
         outcomes = self._pool().map(self.function, [tuple(point) for point in points], progress=self.name)
         self.host.calls += len(points)
-        found = []
-        for outcome, point in zip(outcomes, points):
-            if not hasattr(outcome, "value"):
-                raise self.host.said(f"{outcome.type}: {outcome.message}", outcome.traceback, point)
-            found.append(self.host.read(outcome.value, point)[0])
-        return found
+        pairs = zip(outcomes, points)
+        return [result_of(self.calculus, "batch", outcome, Point(self.host, at), None) for outcome, at in pairs]
 
     def close(self) -> None:
         """End the workers that were started for it; the next batch starts them again."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, TypeAlias
 
+from gradwright.wrapping.kept import Kept
 from gradwright.wrapping.parcels import Parcel, Posted, post, receive
 from gradwright.wrapping.shipping import Carrier
 
@@ -138,7 +139,9 @@ def call_one(function: Callable[..., Any], item: tuple[Any, ...]) -> Outcome:
     _here.depth = depth + 1
     try:
         with _no_grad():
-            return Done(function(*item))
+            value = function(*item)
+        # What is kept for a derivative stays where it was made.
+        return Done(value.result if isinstance(value, Kept) else value)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit, which would end the worker
