@@ -32,6 +32,7 @@ class CustomGradient(Protocol[P, R_co]):
     __name__: str
     __custom_gradient__: Any
     """What is known of it: ``surrogate`` is the function whose derivative it uses on purpose, or None;
+    ``accuracy`` is the relative error that its gradient may have by the way it is computed;
     ``declared_linear`` is False where its rule is meant not to be linear in the cotangent; ``source`` is what the user
     wrote, ``gradient`` the user's function that computes the gradient, or None, and ``cotangent`` its name of that."""
 

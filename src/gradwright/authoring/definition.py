@@ -18,9 +18,11 @@ from torch import Tensor
 from gradwright import torch_compat
 from gradwright.authoring import autocast, trees
 from gradwright.authoring.derive import Meta, NotLinearError, differentiable, transpose, zeros
+from gradwright.authoring.foreign import Foreign
 from gradwright.authoring.returns import collect, expand, fit
 from gradwright.authoring.rules import Argument, Rule, RuleKind
 from gradwright.authoring.seal import may_be_differentiated, seal
+from gradwright.authoring.unedited import unedited
 from gradwright.errors import DefinitionError, RuleError, did_you_mean, unknown_choice
 
 T = TypeVar("T")
@@ -98,21 +100,6 @@ class State:
     """The tensors in ``values``."""
 
 
-@dataclass(frozen=True)
-class Foreign:
-    """What is known of a function that only calls code which autograd cannot see.
-
-    What its ``.fwd`` keeps is a shortcut: the rules are right without it, and get None where it was not kept.
-    """
-
-    source: Callable[..., Any]
-    """What the user wrote, around which ``function`` was made."""
-    unrecorded: str
-    """Why torch.compile and torch.export cannot keep it, where it is no operator."""
-    accuracy: float = 0.0
-    """The relative error that its gradient may have by the way it is computed."""
-
-
 @dataclass(eq=False)
 class Definition:
     """A function with a custom gradient."""
@@ -131,7 +118,7 @@ class Definition:
     adopted: type[torch.autograd.Function] | None = None
     """The class, where it was adopted; the rules are then its own."""
     foreign: Foreign | None = None
-    """What is known where the function only calls code that autograd cannot see."""
+    """For a function that only calls code which autograd cannot see."""
 
     @property
     def source(self) -> Any:
@@ -180,8 +167,8 @@ class Definition:
     @property
     def double_backward(self) -> DoubleBackward:
         """The option; what ``.fwd`` keeps has no derivative that anybody knows, so with it ``auto`` means ``once``."""
-        chosen = self.options.double_backward
-        return "once" if chosen == "auto" and "fwd" in self.rules and self.foreign is None else chosen
+        keeps = "fwd" in self.rules and self.foreign is None
+        return "once" if keeps and self.options.double_backward == "auto" else self.options.double_backward
 
     def asks(self, *, forward_mode: bool) -> frozenset[str]:
         """Return everything that must be saved for a call."""
@@ -397,20 +384,3 @@ class Definition:
         owners = [name for name, structure in zip(self.names, structures) for _ in range(trees.count(structure))]
         rule = self.rules["vjp"].function.__name__
         return f"{self.name}: the rule {rule!r} returned for {owners[leaf]!r}"
-
-
-def unedited(function: Callable[[], T], leaves: Sequence[Tensor], message: str) -> T:
-    """Call a function that must leave some tensors as they are.
-
-    Raises:
-        RuleError: it edited one of them.
-    """
-    if torch_compat.is_recording():
-        return function()
-    if torch_compat.transforms_active():  # what vmap hands out does not count its edits
-        leaves = [torch.func.debug_unwrap(leaf, recurse=True) for leaf in leaves]
-    before = torch_compat.all_edits(leaves)
-    found = function()
-    if torch_compat.all_edits(leaves) != before:
-        raise RuleError(message)
-    return found

@@ -6,7 +6,7 @@ They only ever widen what counts as right: a check that passes without them pass
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 
 import torch
@@ -45,6 +45,10 @@ class Allowances:
             is_number = isinstance(value, Real) and not isinstance(value, bool)
             if not is_number or not math.isfinite(value) or value < 0 or (item.name == "eps" and value == 0):
                 raise OptionError(f"{item.name}: got {value!r}; expected a finite number that is {smallest}.")
+
+    def with_accuracy(self, rtol: float, atol: float) -> Allowances:
+        """Return allowances that are no smaller than these."""
+        return replace(self, rtol=max(self.rtol, rtol), atol=max(self.atol, atol))
 
     def granted(self) -> dict[str, float]:
         """Return what is allowed, by name; empty when nothing is."""

@@ -6,7 +6,6 @@ The Function class is subclassed and its backward watched; the user's class is n
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch.autograd import Function
 from gradwright import torch_compat
 from gradwright.checking.case import Case
 from gradwright.checking.differences import signed
+from gradwright.checking.graph import graph_nodes
 from gradwright.checking.limits import STOPS
 from gradwright.errors import describe_exception
 
@@ -123,18 +123,6 @@ def surrogates_in_graph(case: Case) -> list[str]:
         if known is not None and (known.surrogate is not None or function.__module__.startswith("gradwright.ste.")):
             found.append(function.__name__)
     return found
-
-
-def graph_nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
-    """Give every node of the autograd graph behind some tensors, each once."""
-    seen: set[Any] = set()
-    pending: list[Any] = [out.grad_fn for out in outputs]
-    while pending:
-        node = pending.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            pending += [following for following, _ in node.next_functions]
 
 
 def user_location(error: BaseException) -> str:

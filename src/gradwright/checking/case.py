@@ -20,6 +20,7 @@ from torch.autograd import Function
 
 from gradwright.checking import trees
 from gradwright.checking.allowances import NONE, Allowances
+from gradwright.checking.approximate import allowed
 from gradwright.checking.companions import pull_companion
 from gradwright.checking.domain import parse_domain, refuse_outside, refuse_unknown
 from gradwright.checking.limits import STOPS
@@ -108,6 +109,7 @@ class Case:
         self.draws = self.randomness != "none"
         """True when forward itself draws random numbers (backward may do so too)."""
         self.base = [to_flat(i.tensor) for i in self.inputs]
+        self.allowances = allowed(allowances, subject, self.base, [out for _, out in floating])
 
     @functools.cached_property
     def exact(self) -> Case:

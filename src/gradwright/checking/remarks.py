@@ -18,6 +18,11 @@ def remarks(subject: Subject, cases: Sequence[Case]) -> Iterator[str]:
             "the subject draws random numbers: it was checked with the same random state at every call; seed it "
             "(torch.manual_seed) where a value must be reproduced"
         )
+    if subject.accuracy:
+        yield (
+            f"its derivative is an approximation, with a relative error up to {subject.accuracy:.1g} as it declares: "
+            "errors up to that are not seen"
+        )
     if isinstance(subject.target, torch.nn.Module):
         for owner in {type(module) for module in subject.target.modules()}:
             if "backward" in vars(owner) and not owner.__module__.startswith("torch."):

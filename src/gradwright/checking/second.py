@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gradwright import torch_compat
-from gradwright.checking.audit import graph_nodes
 from gradwright.checking.case import Case
 from gradwright.checking.differences import (
     FIRST_STEP,
@@ -21,6 +20,7 @@ from gradwright.checking.differences import (
     differentiate,
     differentiate_sum,
 )
+from gradwright.checking.graph import graph_nodes
 from gradwright.checking.judge import SCATTER_SAFETY, UNRESOLVED_BAR, acquitted, largest_entry, one_unit_away
 from gradwright.checking.magnitudes import Magnitudes
 from gradwright.checking.narrowing import Standing, wrong_element

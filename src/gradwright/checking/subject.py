@@ -103,6 +103,12 @@ class Subject:
         definition = _definition(self.target)
         return definition is None or bool(definition.declared_linear)
 
+    @property
+    def accuracy(self) -> float:
+        """The relative error that its gradient may have by the way it is computed, as the subject declares it."""
+        definition = _definition(self.target)
+        return 0.0 if definition is None else float(definition.accuracy)
+
     def in_own_words(self, text: str) -> str:
         """Put what the rule of a custom gradient calls the cotangent in the place of PyTorch's word for it."""
         name = self.target.__custom_gradient__.cotangent

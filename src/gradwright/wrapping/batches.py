@@ -14,7 +14,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from gradwright.errors import ExternalError
-from gradwright.wrapping.calculus import Calculus, Point
+from gradwright.wrapping.calculus import Calculus
+from gradwright.wrapping.place import Point
 from gradwright.wrapping.remote import Failed, Outcome
 
 VmapMethod: TypeAlias = Literal["sequential", "expand_dims", "broadcast_all", "workers"] | None

@@ -22,6 +22,8 @@ from gradwright.authoring.rules import Rule, RuleKind
 from gradwright.errors import ExternalError, GradwrightError, RuleError, kind_of
 from gradwright.wrapping.arrays import owned
 from gradwright.wrapping.host import Host
+from gradwright.wrapping.jacobians import contract, product
+from gradwright.wrapping.place import Point
 
 Arrays: TypeAlias = list[Any]
 SecondOrder: TypeAlias = Literal["error", "differences"]
@@ -47,37 +49,6 @@ class Approximation(Protocol):
     ) -> Sequence[Any]:
         """Return one tangent for each output."""
         ...
-
-
-@dataclass
-class Point:
-    """Where a derivative is taken."""
-
-    host: Host
-    values: Sequence[Any]
-    """All arguments: arrays and constants."""
-    _outs: Sequence[Any] | None = None
-    _residuals: Any = None
-    _ran: bool = False
-
-    @property
-    def outs(self) -> Sequence[Any]:
-        """The outputs; computed again where they were not kept."""
-        if self._outs is None:
-            self._run()
-        assert self._outs is not None
-        return self._outs
-
-    @property
-    def residuals(self) -> Any:
-        """What the function kept; computed again where it is gone."""
-        if self._residuals is None and not self._ran:
-            self._run()
-        return self._residuals
-
-    def _run(self) -> None:
-        self._outs, self._residuals = self.host.run(self.values)
-        self._ran = True
 
 
 @dataclass
@@ -167,7 +138,7 @@ class Calculus:
         if "jvp" in self.rules:
             return self._tangents(self._called("jvp", (self._t(t),), at), at)
         if "jacobian" in self.rules:
-            return [_product(row, t, out) for row, out in zip(self.jacobian(at), at.outs)]
+            return [product(row, t, out) for row, out in zip(self.jacobian(at), at.outs)]
         if self.approximation is not None:
             return self._approximated("jvp", at, t)
         if "vjp" in self.rules:
@@ -383,25 +354,3 @@ class Calculus:
                     moved[place] = (moved[place] + sign * step * part).astype(moved[place].dtype)
             sides.append(function(Point(self.host, moved)))
         return [None if a is None or b is None else (a - b) / (2 * step) for a, b in zip(*sides)]
-
-
-def contract(rows: Sequence[Sequence[Any]], g: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> Arrays:
-    """Return the gradient for each place from Jacobians: ``J^H g``, summed over the outputs."""
-    found: Arrays = []
-    for i, shape in enumerate(shapes):
-        grad = None
-        for row, cotangent in zip(rows, g):
-            if row[i] is None or cotangent is None:
-                continue
-            part = np.conj(row[i]).reshape(cotangent.size, -1).T @ cotangent.reshape(-1)
-            grad = part if grad is None else grad + part
-        found.append(None if grad is None else grad.reshape(shape))
-    return found
-
-
-def _product(row: Sequence[Any], t: Sequence[Any], out: Any) -> Any:
-    total = np.zeros(out.shape, dtype=out.dtype)
-    for part, tangent in zip(row, t):
-        if part is not None and tangent is not None:
-            total = total + (part.reshape(out.size, -1) @ tangent.reshape(-1)).reshape(out.shape)
-    return total

@@ -14,18 +14,20 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.authoring.decorator import build
-from gradwright.authoring.definition import Definition, Foreign, Options
+from gradwright.authoring.definition import Definition, Options
+from gradwright.authoring.foreign import Foreign
 from gradwright.authoring.operator import is_recordable
 from gradwright.authoring.rules import Rule, RuleKind, read_annotations, read_rule
 from gradwright.errors import DefinitionError, RuleError
 from gradwright.wrapping import shortcut
 from gradwright.wrapping.batches import result_of
-from gradwright.wrapping.calculus import Calculus, Point
+from gradwright.wrapping.calculus import Calculus
 from gradwright.wrapping.declarations import check_options, dtype_of, read_external
 from gradwright.wrapping.host import Host, Memory
 from gradwright.wrapping.leaves import Leaves, led, runs_at_once
 from gradwright.wrapping.marshal import Marshal, residuals_of, ticket_for
 from gradwright.wrapping.outputs import Declared
+from gradwright.wrapping.place import Point
 
 _LOCAL = itertools.count(1)
 """Functions inside of functions share their qualified names."""
@@ -56,9 +58,11 @@ class ForeignFunction:
         keyword = tuple(a.name for a in self.arguments if a.keyword_only)
         writes = options["copy"] is True
         self.host = Host(self.name, function, names, keyword, options["on_error"], options["pure"], writes, 0, memory)
-        self.calculus = Calculus(
-            self.host, self.places, options["second_order"], options["max_order"] or 2, options["derivative"]
-        )
+        approximation = options["derivative"]
+        if hasattr(approximation, "of"):  # what it learns of this function is not used for another
+            approximation = approximation.of(self.name, names)
+        order = options["max_order"] or 2
+        self.calculus = Calculus(self.host, self.places, options["second_order"], order, approximation)
         declared = None if options["out"] is None else Declared(self.name, options["out"], names)
         types = options["device_types"]
         self.marshal = Marshal(
@@ -89,7 +93,7 @@ class ForeignFunction:
         self.types = {k: v for k, v in {**static, **tensors}.items() if v is not None}
         reason = self._unrecorded()
         op = None if reason else self.options["op"] or self._operator()
-        approximation = self.options["derivative"]
+        approximation = self.calculus.approximation
         accuracy = 0.0 if approximation is None else float(approximation.accuracy)
         foreign = Foreign(self.function, reason, accuracy)
         self.leaves = Leaves(self.marshal, self.arguments, self.types, foreign, self.module, self.qualname, op)

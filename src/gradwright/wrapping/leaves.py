@@ -21,7 +21,8 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.authoring.decorator import build
-from gradwright.authoring.definition import Definition, Foreign, Options
+from gradwright.authoring.definition import Definition, Options
+from gradwright.authoring.foreign import Foreign
 from gradwright.authoring.rules import Argument, Rule
 from gradwright.authoring.seal import may_be_differentiated
 from gradwright.errors import RuleError

@@ -13,8 +13,10 @@ from torch import Tensor
 from gradwright.errors import ArgumentError, ExternalError, RuleError
 from gradwright.wrapping.arrays import DTYPES, array_of, as_array, tensor_of
 from gradwright.wrapping.batches import Batch, VmapMethod, each, stacked
-from gradwright.wrapping.calculus import Calculus, Point, contract
+from gradwright.wrapping.calculus import Calculus
+from gradwright.wrapping.jacobians import contract
 from gradwright.wrapping.outputs import Declared
+from gradwright.wrapping.place import Point
 
 MapName: TypeAlias = Literal["batch", "pull", "push", "curve", "bend"]
 RULE_OF: dict[str, Any] = {"pull": "vjp", "push": "jvp", "curve": "hvp"}

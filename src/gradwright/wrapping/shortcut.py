@@ -18,9 +18,9 @@ from torch import Tensor
 from gradwright.authoring.rules import Rule
 from gradwright.torch_compat import anything_around
 from gradwright.wrapping.arrays import LONE, READABLE
-from gradwright.wrapping.calculus import Point
 from gradwright.wrapping.marshal import Marshal
 from gradwright.wrapping.outputs import Like
+from gradwright.wrapping.place import Point
 
 ndarray, from_numpy, is_grad_enabled = np.ndarray, torch.from_numpy, torch.is_grad_enabled
 

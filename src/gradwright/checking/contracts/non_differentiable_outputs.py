@@ -32,11 +32,12 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.checking import repro
-from gradwright.checking.audit import functions_in_graph, graph_nodes
+from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
 from gradwright.checking.companions import companion_run
 from gradwright.checking.contracts import contract
 from gradwright.checking.differences import element_steps, signed
+from gradwright.checking.graph import graph_nodes
 from gradwright.checking.guards import without_numbers
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where

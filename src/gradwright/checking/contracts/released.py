@@ -32,10 +32,11 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.checking import repro, trees
-from gradwright.checking.audit import audit, functions_in_graph, graph_nodes, random_cotangent
+from gradwright.checking.audit import audit, functions_in_graph, random_cotangent
 from gradwright.checking.captured import captured_by
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
+from gradwright.checking.graph import graph_nodes
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome
 

@@ -28,10 +28,11 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.checking import repro, trees
-from gradwright.checking.audit import audit, graph_nodes, random_cotangent
+from gradwright.checking.audit import audit, random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.compare import attempt, first_change, gradient_mismatch, snapshot
 from gradwright.checking.contracts import contract
+from gradwright.checking.graph import graph_nodes
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where
