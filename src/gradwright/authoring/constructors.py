@@ -12,9 +12,10 @@ from torch import Tensor
 from gradwright.authoring import trees
 from gradwright.authoring.autocast import Policy
 from gradwright.authoring.decorator import build, make_options, read_surrogate
-from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options, unedited
+from gradwright.authoring.definition import Definition, Derive, DoubleBackward, Options
 from gradwright.authoring.derive import smooth
 from gradwright.authoring.rules import Argument, Rule, read_arguments, read_rule
+from gradwright.authoring.unedited import unedited
 from gradwright.errors import DefinitionError, RuleError
 from gradwright.typing import CustomGradient
 
