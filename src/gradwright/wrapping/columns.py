@@ -18,6 +18,9 @@ from gradwright.wrapping.stencils import Stencil
 QUIET = 64.0
 """What moves an output by less than so many units of its noise does not move it."""
 
+SUSPECTS = 8
+"""How many outputs are looked at one by one where the columns do not explain a change."""
+
 Change = Callable[[Array], Array]
 """Takes the change from the outputs at a moved point: f - f(x), or the imaginary part."""
 
@@ -160,18 +163,27 @@ class Sweep:
                 self._uncovered(int(np.flatnonzero(moved)[0]), " or ".join(map(self.hood.variable, group[:3])))
         return rows, owners
 
-    def covered(self, change: Array, along: Array, size: Array, tolerance: float) -> None:
-        """Compare the change along a direction with what the columns say of it.
+    def apart(self, change: Array, along: Array, size: Array, tolerance: float) -> list[int]:
+        """Return the outputs whose change along a direction is not what the columns say of it, the worst few first."""
+        with np.errstate(invalid="ignore"):
+            excess = np.abs(change - along) - tolerance * size - QUIET * self.noise(change)
+        worst = np.argsort(-np.nan_to_num(excess, nan=-1.0), kind="stable")[:SUSPECTS]
+        return [int(row) for row in worst if excess[row] > 0]
+
+    def outside(self, row: int) -> Array:
+        """Return which variables have no entry in a row."""
+        assert self.pattern is not None
+        columns = np.repeat(np.arange(self.hood.x.size), np.diff(self.pattern.starts))
+        return ~np.isin(np.arange(self.hood.x.size), columns[self.pattern.rows == row])
+
+    def require_still(self, change: Array, row: int) -> None:
+        """Raise where an output moves with variables that have no entry in its row.
 
         Raises:
-            RuleError: they differ, so that the Jacobian has entries outside the pattern.
+            RuleError: it does, so that the Jacobian has entries outside the pattern.
         """
-        assert self.pattern is not None
-        counts = 1 + np.bincount(self.pattern.rows, minlength=self.hood.f.size)
-        with np.errstate(invalid="ignore"):
-            excess = np.abs(change - along) - tolerance * size - QUIET * counts * self.noise(change)
-        if (excess > 0).any():
-            self._uncovered(int(np.nanargmax(excess)), "an argument")
+        if np.abs(change[row]) > QUIET * self.noise(change)[row]:
+            self._uncovered(row, "an element of the arguments")
 
     def _uncovered(self, row: int, what: str) -> None:
         raise RuleError(

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from gradwright.errors import DomainError, OptionError, unknown_choice
 from gradwright.wrapping import complex_step
 from gradwright.wrapping.columns import Pattern, Sweep, pattern_of
-from gradwright.wrapping.noise import Learned, measured, stated
+from gradwright.wrapping.noise import Learned, measured, shorter, stated
 from gradwright.wrapping.points import Array, Caller, Evaluate, Neighbourhood, np
 from gradwright.wrapping.simultaneous import spsa as spsa
 from gradwright.wrapping.stencils import (
@@ -31,7 +31,7 @@ from gradwright.wrapping.stencils import (
     weights_of,
 )
 
-SAFETY = 20.0
+SAFETY = 10.0
 """By how much the promised error is above the estimated one."""
 
 
@@ -94,7 +94,7 @@ def fd(
         >>> np.abs(gradient - np.cos(x)).max() < 1e-9
         np.True_
         >>> fd("2-point", noise=1e-6).accuracy
-        0.02
+        0.01
     """
     if method not in get_args(Method):
         raise unknown_choice("fd: method", method, get_args(Method))
@@ -185,9 +185,14 @@ class FiniteDifferences:
             return hood.by_argument(sweep.pull(cotangent, used)[0])
         random = np.random.default_rng(1974)
         direction = random.choice([-1.0, 1.0], h.size) * random.uniform(0.5, 1.0, h.size)
-        change, probe = self._along(hood, direction * np.minimum(h, np.minimum(down, up)), down, up, used)
+        direction = direction * np.minimum(h, np.minimum(down, up))
+        change, probe = self._along(hood, direction, down, up, used)
         gradient, along, size = sweep.pull(cotangent, used, probe)
-        sweep.covered(np.where(used, change, along), along, size, max(1e-4, 100 * shape.learned.error))
+        change = np.where(used, change, along)
+        for row in sweep.apart(change, along, size, max(1e-12, SAFETY * shape.learned.error)):
+            # Truncation sets them apart as well; so the columns outside the pattern are moved alone.
+            outside = sweep.outside(row)
+            sweep.require_still(self._along(hood, np.where(outside, direction, 0.0), down, up, used)[0], row)
         shape.covered = True
         return hood.by_argument(gradient)
 
@@ -236,6 +241,7 @@ class FiniteDifferences:
         if given is None and self.noise is None and self.method != "cs":
             return measured(self.method, hood, down, up)
         learned = stated(self.method, self.noise or 0.0, hood.epsilon)
+        learned.error *= shorter(hood) if self.method != "cs" else 1.0
         if given is not None and self.method != "cs":
             relative = self._steps(hood, learned) / lengths(hood)
             order = 2 if self.method == "3-point" else 1

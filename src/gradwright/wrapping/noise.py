@@ -52,6 +52,11 @@ def usual_error(method: Method, noise: float) -> float:
     return float({"3-point": noise ** (2 / 3), "2-point": noise**0.5, "cs": noise}[method])
 
 
+def shorter(hood: Neighbourhood, least: float = 0.0) -> float:
+    """Return how much shorter steps are, in the mean, than the typical length: so much larger is the error of noise."""
+    return min(MOST_SHORTER, max(1.0, _rms(lengths(hood, least, shortest=1.0) / lengths(hood, least))))
+
+
 def measured(method: Method, hood: Neighbourhood, down: Array, up: Array) -> Learned:
     """Measure noise, slope and curvature along one direction in which all variables move.
 
@@ -155,9 +160,7 @@ def _concluded(
         errors = relative / step, third_size * step**2 / 6
     if method == "cs":
         return Learned(relative, step, least, hood.epsilon)
-    # Elements that are small by chance take shorter steps than their length, with more noise.
-    shorter = min(MOST_SHORTER, _rms(lengths(hood, least, shortest=1.0) / lengths(hood, least)))
-    error = min(1.0, (shorter * errors[0] + errors[1]) / each) if each else 0.0
+    error = min(1.0, (shorter(hood, least) * errors[0] + errors[1]) / each) if each else 0.0
     return Learned(relative, step, least, max(error, usual_error(method, hood.epsilon)))
 
 
