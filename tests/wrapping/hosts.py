@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -134,3 +135,44 @@ def with_program(folder: str) -> None:
     Path(folder, str(program.pid)).touch()
     Path(folder, str(os.getpid())).touch()
     program.wait()
+
+
+def where_after(seconds: float) -> tuple[int, int]:
+    time.sleep(seconds)
+    return where()
+
+
+class Unopenable:
+    def __reduce__(self) -> Any:
+        return fails_in_parent, (os.getpid(),)
+
+
+def fails_in_parent(made_in: int) -> Any:
+    if os.getpid() != made_in:
+        raise ValueError("only where it was made")
+
+
+def unopenable(x: int) -> Any:
+    return Unopenable() if x == 1 else x
+
+
+def type_of_process() -> str:
+    return type(multiprocessing.current_process()).__name__
+
+
+def in_daemon(writer: Any) -> None:
+    pool = pool_of(2, name="f", releases_gil=False)
+    writer.send([outcome.value[0] for outcome in pool.map(where, [(), ()])])
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def pid_after(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def draw(x: int) -> bytes:
+    return os.urandom(8)

@@ -251,7 +251,8 @@ def _packed(outcome: Outcome) -> Outcome:
 
 def _as_sent(value: Any, writable: bool, placed: Sequence[Any]) -> Any:
     if isinstance(value, Placed):
-        value, writable = placed[value.position], value.writable
+        array = placed[value.position]  # which other calls may have, too
+        return array.copy(order="K") if value.writable else array
     return value.copy(order="K") if writable and _writeable(value) is False else value
 
 

@@ -128,7 +128,7 @@ def pool_of(workers: Any, *, name: str, releases_gil: bool) -> Pool:
         return Pool(DaskLanes(workers))
     if kind == PARALLEL:
         return Pool(way=partial(spread_whole, by_joblib(workers)))
-    if callable(workers) and not isinstance(workers, type) and kind != ACTOR:
+    if workers is map or (callable(workers) and not isinstance(workers, type) and kind != ACTOR):
         return Pool(way=partial(spread_whole, by_map(workers)))
     raise _wrong(name, workers, EXPECTED)
 
