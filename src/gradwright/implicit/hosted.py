@@ -16,6 +16,7 @@ from torch import Tensor
 from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.authoring.decorator import custom_gradient
+from gradwright.authoring.definition import unedited
 from gradwright.errors import ConvergenceError, RuleError, kind_of
 from gradwright.implicit.options import SolveOptions
 from gradwright.implicit.probes import spread
@@ -63,7 +64,12 @@ class HostedSystem(System):
             values = [b.detach(), *params]
             if self.arrays:
                 values = [_as_array(value) for value in values]
-            x = _as_solution(called, solver(*values), b)
+            message = (
+                f"{called}: it edited one of its arguments in place, so that what others keep of that tensor is wrong; "
+                "expected a new tensor; compute on a copy, or say arrays=True to be given copies."
+            )
+            returned = unedited(lambda: solver(*values), [b, *leaves], message)
+            x = _as_solution(called, returned, b)
             self._require_solution(called, x, b, leaves)
             return x
 
