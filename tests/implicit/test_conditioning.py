@@ -25,7 +25,7 @@ def scaled(A: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [D, torch.complex128])
-@pytest.mark.parametrize("n", [1, 2, 7, 32, 33, 80, 150])
+@pytest.mark.parametrize("n", [1, 2, 7, 100, 101, 150])
 def test_it_is_the_condition_number_up_to_a_factor_of_three(n: int, dtype: torch.dtype) -> None:
     for _ in range(5):
         A = torch.randn(n, n, dtype=dtype)
@@ -33,20 +33,20 @@ def test_it_is_the_condition_number_up_to_a_factor_of_three(n: int, dtype: torch
         assert truth / 3 <= estimate(A) <= 1.0001 * truth
 
 
-def test_up_to_order_32_it_is_exact() -> None:
-    A = torch.randn(32, 32, dtype=D)
+def test_up_to_order_100_it_is_exact() -> None:
+    A = torch.randn(100, 100, dtype=D)
     torch.testing.assert_close(estimate(A), torch.linalg.cond(scaled(A), 1))
 
 
 def test_an_ill_conditioned_large_matrix_is_seen() -> None:
-    u, v = (torch.linalg.qr(torch.randn(100, 100, dtype=D))[0] for _ in range(2))
-    A = (u * torch.logspace(0, -11, 100, dtype=D)) @ v
+    u, v = (torch.linalg.qr(torch.randn(120, 120, dtype=D))[0] for _ in range(2))
+    A = (u * torch.logspace(0, -11, 120, dtype=D)) @ v
     truth = torch.linalg.cond(scaled(A), 1)
     assert truth / 3 <= estimate(A) <= 1.01 * truth
 
 
 def test_each_matrix_of_a_batch_has_its_own() -> None:
-    for n in (5, 40):
+    for n in (5, 110):
         A = regular(3, n, n)
         one_by_one = torch.stack([estimate(each) for each in A])
         torch.testing.assert_close(estimate(A), one_by_one)

@@ -313,13 +313,37 @@ def test_a_function_that_autograd_cannot_follow_is_told() -> None:
 
 
 def test_a_function_that_uses_a_parameter_without_receiving_it_is_told() -> None:
-    layer = torch.nn.Linear(3, 3, bias=False)
-    with pytest.raises(RuleError, match="uses a tensor that requires grad without receiving it"):
-        linear_solve(layer)(torch.ones(3))
-    found = linear_solve(lambda x, p: func.functional_call(layer, p, x))(torch.ones(3), dict(layer.named_parameters()))
-    (g,) = torch.autograd.grad(found.sum(), layer.weight)
-    (truth,) = torch.autograd.grad(solution(layer.weight, torch.ones(3)).sum(), layer.weight)
-    torch.testing.assert_close(g, truth)
+    A, b = regular(3, 3).requires_grad_(), torch.ones(3, dtype=D)
+
+    def around(A: torch.Tensor) -> torch.Tensor:
+        def inside(x: torch.Tensor) -> torch.Tensor:
+            return A @ x
+
+        return linear_solve(inside)(b).sum()  # type: ignore[no-any-return]
+
+    with pytest.raises(RuleError, match="inside: it uses a tensor that requires grad"):
+        around(A)
+    A = A.detach()
+    for transform in (func.grad, func.jacfwd, func.vmap):
+        with pytest.raises(RuleError, match="inside: it uses a tensor that requires grad, or that a transform is at"):
+            transform(around)(A.expand(2, 3, 3) if transform is func.vmap else A)
+    torch.testing.assert_close(around(A), solution(A, b).sum())
+
+
+@pytest.mark.parametrize("method", ["direct", "gmres"])
+def test_a_module_in_the_place_of_the_matrix_is_trained(method: str) -> None:
+    layer = torch.nn.Linear(3, 3, bias=False, dtype=D)
+    b = torch.ones(3, dtype=D)
+    truth = torch.autograd.grad(real(solution(layer.weight, b)), layer.weight)
+    for operator in (layer, layer.forward):
+        solve = linear_solve(operator, method=method, tol=1e-12)
+        torch.testing.assert_close(torch.autograd.grad(real(solve(b)), layer.weight), truth)
+
+        @solve
+        def solver(b: torch.Tensor) -> torch.Tensor:
+            return solution(layer.weight.detach(), b)
+
+        torch.testing.assert_close(torch.autograd.grad(real(solver(b)), layer.weight), truth)
 
 
 @pytest.mark.parametrize(
@@ -347,6 +371,8 @@ def test_a_right_side_that_is_none(b: object) -> None:
 def test_a_singular_operator_is_named() -> None:
     with pytest.raises(SingularMatrixError, match="product: the matrix of the linear system is singular"):
         linear_solve(product)(torch.ones(3), torch.zeros(3, 3))
+    with pytest.raises(DomainError, match="product: the matrix of the linear system has nan"):
+        linear_solve(product)(torch.ones(3), torch.full((3, 3), float("nan")))
 
 
 def test_compiling_an_operator_breaks_the_graph_or_refuses() -> None:
