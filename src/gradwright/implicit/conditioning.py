@@ -18,7 +18,7 @@ from gradwright import torch_compat
 from gradwright.errors import DomainError, IllConditionedWarning, SingularMatrixError
 from gradwright.implicit.options import SolveOptions
 
-EXACT_UP_TO = 32
+EXACT_UP_TO = 100
 """Up to this order the inverse is formed, and the condition number exact."""
 STEPS = 4
 

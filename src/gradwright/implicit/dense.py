@@ -54,7 +54,7 @@ def unchecked_factors(matrix: Tensor, assume_a: str) -> tuple[Factors, Tensor]:
     compact, pivots, info = torch.linalg.lu_factor_ex(matrix)
     swaps = torch.lu_unpack(compact, pivots, unpack_data=False)[0]
     # As a product it is exact, and faster than to look for the ones.
-    order = (torch.arange(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device) @ swaps).real.long()
+    order = (torch.arange(matrix.shape[-1], dtype=swaps.real.dtype, device=matrix.device) @ swaps.real).long()
     return (compact, order, order.argsort()), info != 0
 
 

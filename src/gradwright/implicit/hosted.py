@@ -16,6 +16,7 @@ from torch import Tensor
 from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.authoring.decorator import custom_gradient
+from gradwright.authoring.definition import unedited
 from gradwright.errors import ConvergenceError, RuleError, kind_of
 from gradwright.implicit.options import SolveOptions
 from gradwright.implicit.probes import spread
@@ -31,16 +32,18 @@ class HostedSystem(System):
         structure: trees.Structure,
         options: SolveOptions,
         name: str,
-        solver: Callable[..., Any],
-        transpose_solver: Callable[..., Any] | None,
+        solvers: tuple[Callable[..., Any], Callable[..., Any] | None],
         *,
         arrays: bool,
     ) -> None:
-        """With ``arrays`` the solvers take and return NumPy arrays."""
+        """``solvers`` are that of the system and, perhaps, that of its conjugate transpose.
+
+        They take ``b`` and the parameters but the first, the weights of a module; with ``arrays`` NumPy arrays.
+        """
         super().__init__(matvec, structure, options, name)
         self.arrays = arrays
         # An operator that is its own conjugate transpose has the solver for both.
-        self.solvers = (solver, solver if options.assume_a == "pos" else transpose_solver)
+        self.solvers = (solvers[0], solvers[0] if options.assume_a == "pos" else solvers[1])
 
     @property
     def has_adjoint_solver(self) -> bool:
@@ -59,11 +62,16 @@ class HostedSystem(System):
                 "torch.func.vmap."
             )
         with torch.no_grad():
-            params = self.params([leaf.detach() for leaf in leaves])
+            _, *params = self.params([leaf.detach() for leaf in leaves])
             values = [b.detach(), *params]
             if self.arrays:
                 values = [_as_array(value) for value in values]
-            x = _as_solution(called, solver(*values), b)
+            message = (
+                f"{called}: it edited one of its arguments in place, so that what others keep of that tensor is wrong; "
+                "expected a new tensor; compute on a copy, or say arrays=True to be given copies."
+            )
+            returned = unedited(lambda: solver(*values), [b, *leaves], message)
+            x = _as_solution(called, returned, b)
             self._require_solution(called, x, b, leaves)
             return x
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, overload
 
 import torch
@@ -13,9 +13,10 @@ from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.errors import ArgumentError, DefinitionError, kind_of
 from gradwright.implicit.hosted import HostedSystem, hosted_solve
+from gradwright.implicit.lifting import Lifted
 from gradwright.implicit.matrix import matrix_solve
 from gradwright.implicit.options import Assumed, IllConditioned, Method, SolveOptions
-from gradwright.implicit.probes import require_linear
+from gradwright.implicit.probes import refuse_captured, require_linear
 from gradwright.implicit.systems import System, operator_solve, refuse_export
 
 Function: TypeAlias = Callable[..., Any]
@@ -76,7 +77,8 @@ def linear_solve(
 
     Arguments:
         A: square matrices of floating point or complex dtype, of shape ``(..., n, n)``; or a function of PyTorch
-            operations that is linear in its first argument, which has the shape of ``b``, and returns that shape.
+            operations that is linear in its first argument, which has the shape of ``b``, and returns that shape. The
+            parameters of a module, or of the owner of a method, get gradients too.
         b: of shape ``(n,)``, ``(..., n, k)``, or that of ``A`` without its last dimension.
         method: ``"direct"``, ``"gmres"``, ``"cg"`` (with ``assume_a="pos"``) or ``"auto"``: direct for a matrix and up
             to ``direct_up_to`` unknowns (1,000), iterative beyond. Or a function ``(matvec, rmatvec, b) -> x`` of flat
@@ -168,6 +170,7 @@ class LinearSolve:
         arrays: bool = False,
     ) -> None:
         self.matvec, self.options = matvec, options
+        self.lifted = Lifted("linear_solve", "matvec", matvec)
         self.solver, self.transpose_solver, self.arrays = solver, transpose_solver, arrays
         self.looked = False
         """True once a call has shown that ``matvec`` is linear."""
@@ -207,16 +210,21 @@ class LinearSolve:
 
     def _solve(self, b: Tensor, *params: Any) -> Tensor:
         leaves: list[Tensor] = []
-        structure = trees.flatten(tuple(params), leaves)
-        if not self.looked and b.numel():
-            self.looked = require_linear(System(self.matvec, structure, self.options, self.__name__), b, leaves)
+        params = (self.lifted.weights(), *params)
+        structure = trees.flatten(params, leaves)
+        name = self.lifted.name
+        if b.numel():
+            system = System(self._product, structure, self.options, name)
+            refuse_captured(system, b, leaves)
+            self.looked = self.looked or require_linear(system, b, leaves)
         if self.solver is None:
-            return operator_solve(self.matvec, b, params, options=self.options, name=self.__name__)
-        name = getattr(self.matvec, "__name__", type(self.matvec).__name__)
-        system = HostedSystem(
-            self.matvec, structure, self.options, name, self.solver, self.transpose_solver, arrays=self.arrays
-        )
-        return hosted_solve(system, b, leaves)
+            return operator_solve(self._product, b, params, options=self.options, name=name)
+        solvers = (self.solver, self.transpose_solver)
+        hosted = HostedSystem(self._product, structure, self.options, name, solvers, arrays=self.arrays)
+        return hosted_solve(hosted, b, leaves)
+
+    def _product(self, x: Tensor, weights: Mapping[str, Tensor], *params: Any) -> Any:
+        return self.lifted(weights, x, *params)
 
     def __reduce__(self) -> Any:
         """Pickle a decorated solver by its name, as functions are, and anything else by its parts."""

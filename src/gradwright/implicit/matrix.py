@@ -136,8 +136,9 @@ def _solve_by_vjp(
     w = _solve_by(A, g, compact, order, places, adjoint=not adjoint, hermitian=hermitian)
     if not needs["A"]:
         return {"b": w}
-    product = out @ w.mH if adjoint else w @ out.mH
-    return {"b": w, "A": -((product + product.mH) / 2 if hermitian else product)}
+    less = -w
+    product = out @ less.mH if adjoint else less @ out.mH
+    return {"b": w, "A": (product + product.mH) / 2 if hermitian else product}
 
 
 @_solve_by.jvp

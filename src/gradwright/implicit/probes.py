@@ -1,7 +1,7 @@
-"""Looking once at a function that is said to apply a matrix: is it linear, and can autograd follow it?
+"""Looking at a function that is said to apply a matrix: is it linear, can autograd follow it, does it get all it uses?
 
-Both are seen at vectors of both signs and many magnitudes. A function that adds a constant, or one that leaves PyTorch
-(``detach``, NumPy), would give a wrong gradient without a word.
+That is seen at vectors of both signs and many magnitudes. A function that adds a constant, one that leaves PyTorch
+(``detach``, NumPy) or one that uses a tensor of its surroundings would give a wrong gradient without a word.
 """
 
 from __future__ import annotations
@@ -25,25 +25,36 @@ def spread(like: Tensor, phase: float = 0.3) -> Tensor:
     return values.reshape(like.shape)
 
 
+def refuse_captured(system: System, b: Tensor, leaves: Sequence[Tensor]) -> None:
+    """Refuse an operator that uses tensors without receiving them, which would get no gradient.
+
+    Raises:
+        RuleError: one requires grad, or a transform is at it.
+    """
+    if torch_compat.is_recording():
+        return
+    constants = [torch_compat.bare_sample(leaf) for leaf in leaves]
+    with torch.enable_grad(), torch_compat.forward_mode_enabled():
+        value = system.apply(spread(torch_compat.bare_sample(b)), constants)
+    if torch_compat.moves(value):
+        raise RuleError(
+            f"{system.name}: it uses a tensor that requires grad, or that a transform is at, without receiving it, so "
+            "that no gradient would arrive there; expected every such tensor among its arguments; pass it after b and "
+            "let the function take it after x, give the module itself (or a method of it) in place of a function that "
+            "uses it, or use `.detach()` on what is a constant."
+        )
+
+
 def require_linear(system: System, b: Tensor, leaves: Sequence[Tensor]) -> bool:
     """Return whether an operator could be looked at.
 
     Raises:
-        RuleError: it is not linear in its first argument, autograd cannot follow it, or it uses a tensor that requires
-            grad without receiving it.
+        RuleError: it is not linear in its first argument, or autograd cannot follow it.
     """
     constants = [leaf.detach() for leaf in leaves]
     u, v = spread(b), spread(b, 1.1)
-    with torch.enable_grad():
-        first = system.apply(u, constants)
-    if not torch_compat.transforms_active() and first.requires_grad:
-        raise RuleError(
-            f"{system.name}: it uses a tensor that requires grad without receiving it, which would get no gradient; "
-            "expected every such tensor among its arguments; pass it after b, and let the function take it after x; "
-            "of a module, pass the parameters and use torch.func.functional_call."
-        )
     with torch.no_grad():
-        second, both = system.apply(v, constants), system.apply(u + 2 * v, constants)
+        first, second, both = (system.apply(x, constants) for x in (u, v, u + 2 * v))
         tolerance = 1e-6 if b.real.dtype == torch.float64 else 1e-3
         size = first.abs().amax() + 2 * second.abs().amax()
         bent = (both - first - 2 * second).abs().amax() > tolerance * size

@@ -1,0 +1,126 @@
+"""What the gradient of a solution costs, beside solving for it and beside PyTorch's own.
+
+Candidates take turns on one thread, each once untimed and once timed, and the median of the thread's own CPU time
+counts. "Backward to b" is one solve with the conjugate transpose: a factorisation that is used again makes it a small
+part of the forward, one that is made again as dear.
+
+    python benchmarks/implicit.py                  # everything
+    python benchmarks/implicit.py --quick          # that it runs: small and few rounds
+    python benchmarks/implicit.py --json FILE      # writes rows of figures
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from _timing import keep_memory, medians
+
+ROOT = Path(__file__).resolve().parents[1]
+
+keep_memory()
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.autograd import Function  # noqa: E402
+
+import gradwright as gw  # noqa: E402
+
+Row = dict[str, Any]
+OURS, TORCH, AGAIN = "gw.implicit.linear_solve", "torch.linalg.solve", "a Function that solves again"
+
+
+class SolvesAgain(Function):
+    """How a solve is differentiated by hand as a rule: the backward factorises the transposed matrix anew."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, b: Tensor) -> Tensor:
+        x = torch.linalg.solve(matrix, b)
+        ctx.save_for_backward(matrix, x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        matrix, x = ctx.saved_tensors
+        w = torch.linalg.solve(matrix.mH, g)
+        return -torch.outer(w, x) if ctx.needs_input_grad[0] else None, w
+
+
+def product(x: Tensor, matrix: Tensor) -> Tensor:
+    """Apply a matrix."""
+    return matrix @ x
+
+
+def main() -> int:
+    """Time everything and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="small and few rounds")
+    parser.add_argument("--json", type=Path, help="write rows of figures to this file")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    size, rounds = (60, 2) if options.quick else (1000, 15)
+    rows = list(linear_rows(size, rounds, quick=options.quick))
+    for row in rows:
+        met = {True: "met", False: "NOT met", None: ""}[row["met"]]
+        ratio = "" if row["ratio"] is None else f", {row['ratio']:.3g} of {row['against']}"
+        print(f"{row['name']}: {row['value']:.3g} {row['unit']}{ratio}; {row['goal'] or ''} {met}")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2), encoding="utf-8")
+    return 0
+
+
+def linear_rows(size: int, rounds: int, *, quick: bool) -> Iterator[Row]:
+    """Give the figures of linear solves in float64, of a matrix and of a function that applies it."""
+    # Far from singular, so that no candidate has a reason to say anything.
+    matrix = torch.randn(size, size, dtype=torch.float64) + 2 * size**0.5 * torch.eye(size)
+    b, g = torch.randn(size, dtype=torch.float64).requires_grad_(), torch.randn(size, dtype=torch.float64)
+    solve = gw.implicit.linear_solve(product)
+    ways: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        OURS: gw.implicit.linear_solve,
+        TORCH: torch.linalg.solve,
+        AGAIN: SolvesAgain.apply,
+        f"{OURS} of a function": lambda matrix, b: solve(b, matrix),
+    }
+    forward = medians({name: lambda way=way: way(matrix, b) for name, way in ways.items()}, rounds)  # type: ignore[misc]
+    for name in ways:
+        goal = 1.5 if name == OURS and not quick else None  # it looks at the condition number too
+        yield row(f"{name}, n = {size}: forward", forward[name], TORCH, forward[TORCH], goal)
+    for target, given in (("b", matrix), ("the matrix and b", matrix.clone().requires_grad_())):
+        leaves = [x for x in (given, b) if x.requires_grad]
+        graphs = {name: way(given, b) for name, way in ways.items()}
+        times = medians(
+            {
+                name: lambda x=x, to=leaves: torch.autograd.grad(x, to, g, retain_graph=True)  # type: ignore[misc]
+                for name, x in graphs.items()
+            },
+            rounds,
+        )
+        for name in ways:
+            yield row(f"{name}, n = {size}: backward to {target}", times[name], TORCH, times[TORCH], None)
+        goal = None if quick else 0.05 if target == "b" else 0.2
+        for against, base in (("its own forward", forward[OURS]), (AGAIN, times[AGAIN])):
+            yield row(f"{OURS}, n = {size}: backward to {target}", times[OURS], against, base, goal)
+
+
+def row(name: str, seconds: float, against: str, base: float, goal: float | None) -> Row:
+    """Return a figure in milliseconds; the goal is the largest ratio that meets it."""
+    ratio = seconds / base
+    return {
+        "name": name,
+        "value": seconds * 1e3,
+        "unit": "ms",
+        "against": against,
+        "ratio": ratio,
+        "goal": None if goal is None else f"at most {goal} of {against}",
+        "met": None if goal is None else ratio <= goal,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
