@@ -161,7 +161,7 @@ def test_a_surrogate_has_no_second_derivative() -> None:
         lambda: grad(grad(lambda t: solve(ZERO, t)))(t.detach()),
         lambda: hessian(lambda t: solve(ZERO, t))(t.detach()),
     ):
-        with pytest.raises(RuleError, match="backward='one-step' it is a surrogate.*leave backward away"):
+        with pytest.raises(RuleError, match=r"backward='one-step' it is a surrogate.*leave backward away"):
             use()
 
 
@@ -178,7 +178,7 @@ def test_a_check_compares_a_surrogate_with_what_it_declares(backward: Any) -> No
 
 
 def test_wrong_options_are_refused() -> None:
-    with pytest.raises(OptionError, match="fixed_point: backward: got 'onestep'.*one-step"):
+    with pytest.raises(OptionError, match=r"fixed_point: backward: got 'onestep'.*one-step"):
         gw.implicit.fixed_point(contraction, backward="onestep")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="steps is 0"):
         gw.implicit.fixed_point(contraction, steps=0)

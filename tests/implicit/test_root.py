@@ -188,12 +188,12 @@ def test_the_status_of_the_solver_is_passed_through() -> None:
     z, calls = by_scipy(torch.zeros(4, dtype=F64), a, b)
     torch.testing.assert_close(z, solve_coupled(torch.zeros(4, dtype=F64), a, b))
     assert isinstance(calls, int)
-    y, status = gw.implicit.root(cubic, has_aux=True)(ZERO, f64(2.0))
+    _, status = gw.implicit.root(cubic, has_aux=True)(ZERO, f64(2.0))
     assert status.converged
     assert status.steps == 1
     assert status.residual < 1e-15
     assert isinstance(status, gw.implicit.Status)
-    y, status = gw.implicit.root(cubic, has_aux=True, max_steps=2)(f64(5.0), f64(2.0))
+    _, status = gw.implicit.root(cubic, has_aux=True, max_steps=2)(f64(5.0), f64(2.0))
     assert not status.converged
     kept: list[Any] = []
 
@@ -211,7 +211,7 @@ def test_an_aux_that_is_not_there_is_named() -> None:
     def solver(z0: Tensor, t: Tensor) -> Tensor:
         return z0
 
-    with pytest.raises(RuleError, match="returned a Tensor, but has_aux=True was said.*return z, aux"):
+    with pytest.raises(RuleError, match=r"returned a Tensor, but has_aux=True was said.*return z, aux"):
         solver(ZERO, f64(2.0))
 
 
@@ -521,7 +521,7 @@ def test_wrong_uses_are_refused() -> None:
         gw.implicit.root(lambda z, t: z.sum() - t)(torch.zeros(3, dtype=F64), f64(2.0))
     with pytest.raises(RuleError, match="the residual returned a float"):
         gw.implicit.root(lambda z, t: 1.0)(ZERO, f64(2.0))
-    with pytest.raises(RuleError, match="the unknowns are torch.int64"):
+    with pytest.raises(RuleError, match=r"the unknowns are torch\.int64"):
         solve_cubic(torch.tensor(1), f64(2.0))
     with pytest.raises(RuleError, match=r"a solution of shape \(2,\) where the first argument has \(\)"):
         gw.implicit.root(cubic)(lambda z0, t: torch.zeros(2, dtype=F64))(ZERO, f64(2.0))
