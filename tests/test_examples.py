@@ -15,7 +15,7 @@ from rich.console import Console
 
 import gradwright
 from docs import readme
-from examples import fit_pose, masked_loss, pca_alignment, train_language_model, verify
+from examples import fit_pose, learn_to_minimize, masked_loss, pca_alignment, train_language_model, verify
 from gradwright import cli
 
 Subjects = list[dict[str, Any]]
@@ -222,3 +222,19 @@ def test_a_patched_language_model_learns_the_same_in_less_memory(
     losses = [float(line.split()[1]) for line in shown.splitlines() if re.match(r" *\d+ +\d+\.\d{4} ", line)]
     assert losses[-1] < losses[0]
     assert shown.count("└") == 2
+
+
+def test_stiffnesses_are_learned_through_scipy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["learn_to_minimize.py", "--steps", "60"])
+    monkeypatch.setattr(learn_to_minimize, "console", Console(width=100))
+    threads = torch.get_num_threads()
+    try:
+        learn_to_minimize.main()
+    finally:
+        torch.set_num_threads(threads)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    off = {int(words[0]): float(words[8].rstrip("%")) for words in rows if len(words) > 8 and words[0].isdigit()}
+    assert off[0] == 100.0
+    assert off[60] < 10.0

@@ -114,7 +114,7 @@ def kind_of(value: object) -> str:
         ('an int', 'a list', 'None')
     """
     name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
 def describe_exception(error: BaseException) -> str:

@@ -1,8 +1,8 @@
 """Gradients of what is defined by an equation, without differentiating the solver that found it."""
 
-from gradwright.implicit.argmin import argmin as argmin
-from gradwright.implicit.fixed_point import fixed_point as fixed_point
+from gradwright.implicit.fixed_points import fixed_point as fixed_point
 from gradwright.implicit.linear_solve import linear_solve as linear_solve
+from gradwright.implicit.minima import argmin as argmin
 from gradwright.implicit.options import SolveOptions as SolveOptions
-from gradwright.implicit.root import root as root
+from gradwright.implicit.roots import root as root
 from gradwright.implicit.status import Status as Status

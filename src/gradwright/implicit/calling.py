@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.errors import ArgumentError, DefinitionError, OptionError, RuleError, kind_of
-from gradwright.implicit.captured import refuse_captured_around
+from gradwright.implicit.captured import captured_error, refuse_captured_around
 from gradwright.implicit.core import Backward, Plan, Task, make
 from gradwright.implicit.equations import Equation, Given
 from gradwright.implicit.options import Method, SolveOptions
@@ -172,10 +172,15 @@ class Solve:
         weights = [function.weights() for function in equation.functions]
         rest += [tensor for named in weights for tensor in named.values()]
         task = Task(first, Given(structure, [tuple(named) for named in weights]))
-        around = torch_compat.transforms_active()
+        around = torch_compat.transforms_active() or torch_compat.forward_mode_on()
         if around and start:
             refuse_captured_around(equation, first, task.given, start, rest)
-        out = self._core(task, start, rest)
+        try:
+            out = self._core(task, start, rest)
+        except RuntimeError as error:
+            if not around or "being vmapped" not in str(error):
+                raise
+            raise captured_error(equation) from error
         if around and not start:
             refuse_captured_around(equation, task.record.structure, task.given, equation.visible(out), rest)
         solution = trees.rebuild(task.record.structure, iter(out))

@@ -37,10 +37,15 @@ def value_of_constants(
     with torch.enable_grad(), torch_compat.forward_mode_enabled():
         value = equation.vector(unknown, given, z, rest)
     if torch_compat.moves(value):
-        raise RuleError(
-            f"{equation.name}: it uses a tensor that requires grad, or that a transform is at, without receiving it as "
-            "an argument, so that no gradient would arrive there; expected everything that is trained among the "
-            f"arguments; call solve(z0, theta) and write `def {equation.main.name}(z, theta)`, give the module itself "
-            "(or a method of it) in place of a function that uses it, or use `.detach()` on what is a constant."
-        )
+        raise captured_error(equation)
     return value.detach()
+
+
+def captured_error(equation: Equation) -> RuleError:
+    """Build the error for a tensor that is not passed."""
+    return RuleError(
+        f"{equation.name}: it uses a tensor that requires grad, or that a transform is at, without receiving it as an "
+        "argument, so that no gradient would arrive there; expected everything that is trained among the arguments; "
+        f"call solve(z0, theta) and write `def {equation.main.name}(z, theta)`, give the module itself (or a method of "
+        "it) in place of a function that uses it, or use `.detach()` on what is a constant."
+    )

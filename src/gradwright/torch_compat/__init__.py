@@ -34,6 +34,7 @@ from gradwright.torch_compat.batches import may_be_batched as may_be_batched
 from gradwright.torch_compat.batches import transforms_active as transforms_active
 from gradwright.torch_compat.batches import under_vmap as under_vmap
 from gradwright.torch_compat.batches import unwrap_dead as unwrap_dead
+from gradwright.torch_compat.hooks import saved_tensor_hooks_off as saved_tensor_hooks_off
 from gradwright.torch_compat.operators import is_operator as is_operator
 from gradwright.torch_compat.operators import operator_name as operator_name
 from gradwright.torch_compat.operators import operator_overload as operator_overload
@@ -225,24 +226,6 @@ def where_above(value: float, positions: torch.Tensor, low: float) -> torch.Tens
     values = torch.full((), value, dtype=positions.dtype, device=positions.device).expand(positions.shape)
     kept: torch.Tensor = torch.ops.aten.threshold_backward(values, positions, low)
     return kept
-
-
-@contextmanager
-def saved_tensor_hooks_off() -> Iterator[None]:
-    """Run without the hooks for saved tensors that are around (checkpointing has some): ``torch.func`` refuses them.
-
-    What is saved within the block is not for a backward outside of it.
-    """
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    hooks = []
-    while top is not None and (pair := top(True)) is not None:
-        hooks.append(pair)
-        torch._C._autograd._pop_saved_tensors_default_hooks()
-    try:
-        yield
-    finally:
-        for pair in reversed(hooks):
-            torch._C._autograd._push_saved_tensors_default_hooks(*pair)
 
 
 def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:

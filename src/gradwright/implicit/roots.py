@@ -64,8 +64,8 @@ def root(
         >>> solve = gw.implicit.root(lambda y, t: y**3 + y - t)
         >>> t = torch.tensor(2.0, requires_grad=True)
         >>> y = solve(torch.tensor(0.5), t)
-        >>> y, torch.autograd.grad(y, t)  # 1 / (3 y^2 + 1)
-        (tensor(1.0000, grad_fn=<...>), (tensor(0.2500),))
+        >>> y, torch.autograd.grad(y, t)  # doctest: +ELLIPSIS
+        (tensor(1., grad_fn=<...>), (tensor(0.2500),))
     """
     options = {
         "has_aux": has_aux,

@@ -61,7 +61,7 @@ def argmin(
         >>> solve = gw.implicit.argmin(lambda z, t: (z - t).square().sum() + z.square().sum())
         >>> t = torch.tensor([1.0, 2.0], requires_grad=True)
         >>> z = solve(torch.zeros(2), t)
-        >>> z, torch.autograd.grad(z.sum(), t)
+        >>> z, torch.autograd.grad(z.sum(), t)  # doctest: +ELLIPSIS
         (tensor([0.5000, 1.0000], grad_fn=<...>), (tensor([0.5000, 0.5000]),))
     """
     if method not in ("auto", "newton", "lbfgs"):
