@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gradwright.wrapping.derivatives import spsa as spsa
     from gradwright.wrapping.external import external as external
     from gradwright.wrapping.kept import save as save
+    from gradwright.wrapping.native import native as native
     from gradwright.wrapping.outputs import like as like
     from gradwright.wrapping.outputs import spec as spec
 
@@ -52,6 +53,7 @@ _LAZY = {
     "external": "gradwright.wrapping.external",
     "fd": "gradwright.wrapping.derivatives",
     "like": "gradwright.wrapping.outputs",
+    "native": "gradwright.wrapping.native",
     "save": "gradwright.wrapping.kept",
     "spec": "gradwright.wrapping.outputs",
     "spsa": "gradwright.wrapping.derivatives",
@@ -78,6 +80,7 @@ __all__ = [
     "fused",
     "implicit",
     "like",
+    "native",
     "save",
     "spec",
     "spsa",

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from gradwright.errors import ExternalError, NondeterministicWarning, describe_exception, kind_of
+from gradwright.errors import ArgumentError, ExternalError, NondeterministicWarning, describe_exception, kind_of
 from gradwright.wrapping.arrays import described, owned
 from gradwright.wrapping.kept import Kept
 
@@ -85,8 +85,11 @@ class Host:
         Some compiled code asks for memory that it may write into, whether it does or not. Of copies it may.
 
         Raises:
+            ArgumentError: it says that by itself.
             ExternalError: it raised something else, or raises again.
         """
+        if isinstance(error, ArgumentError) and str(error).startswith(f"{self.name}: "):
+            raise error  # a function of gradwright's own has looked at its arguments, and says which is wrong
         if self.writes or not _wants_to_write(error):
             raise self.failed(error, values, index) from error
         self.writes = True
