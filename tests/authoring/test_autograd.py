@@ -206,6 +206,27 @@ def test_functions_and_rules_may_call_decorated_functions() -> None:
     assert torch.autograd.gradgradcheck(outer, x(3).requires_grad_())
 
 
+def test_needs_of_an_argument_after_a_container_are_its_own() -> None:
+    asked = []
+
+    @gw.custom_gradient
+    def weighted(parts: list[Tensor], x: Tensor) -> Tensor:
+        return (parts[0] + parts[1]) * x
+
+    @weighted.vjp
+    def weighted_vjp(g, parts, x, needs):
+        asked.append(dict(needs))
+        total = parts[0] + parts[1]
+        return {"parts": [g * x, g * x] if needs["parts"] else None, "x": g * total if needs["x"] else None}
+
+    still, moving, x = torch.ones(2), torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    for parts in ([moving, still], [still, moving], [moving, moving]):
+        found = torch.autograd.grad(weighted(parts, x).sum(), (moving, x))
+        assert [each.tolist() for each in found] == [[1.0 + (parts[0] is parts[1])] * 2, [2.0, 2.0]]
+    torch.autograd.grad(weighted([still, still], x).sum(), x)
+    assert asked == [{"parts": True, "x": True}] * 3 + [{"parts": False, "x": True}]
+
+
 def test_batched_containers_of_which_a_part_is_shared() -> None:
     weights, bias, batch = x(5, 3, 2), x(2, seed=2), x(5, 4, 3, seed=3)
 

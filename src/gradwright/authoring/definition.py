@@ -377,7 +377,8 @@ class Definition:
         left = iter(flags)
         found = {}
         for name, structure in zip(self.names, structures):
-            found[name] = any(next(left) for _ in range(trees.count(structure)))
+            own = [next(left) for _ in range(trees.count(structure))]  # all of them, before `any` stops at the first
+            found[name] = any(own)
         return found
 
     def _grad_message(self, structures: Sequence[trees.Structure], leaf: int) -> str:
