@@ -115,14 +115,14 @@ class Calculus:
 
     def _g(self, g: Sequence[Any]) -> Any:
         """Return cotangents as rules get them."""
-        return g[0] if self.host.number is None else tuple(g)
+        return tuple(g) if self.host.many else g[0]
 
     def _t(self, t: Sequence[Any]) -> Any:
         """Return tangents as rules get them."""
         return t[0] if len(self.places) == 1 else {self.host.names[i]: part for i, part in zip(self.places, t)}
 
     def _out(self, at: Point) -> Any:
-        return at.outs[0] if self.host.number is None else tuple(at.outs)
+        return tuple(at.outs) if self.host.many else at.outs[0]
 
     def _needs(self, needed: Sequence[bool]) -> dict[str, bool]:
         needs = dict.fromkeys(self.host.names, False)
@@ -152,7 +152,7 @@ class Calculus:
             ExternalError: one has another shape than that of the output and then that of the argument.
         """
         returned = self._called("jacobian", (), at)
-        rows = returned if self.host.number is not None and isinstance(returned, tuple) else (returned,)
+        rows = returned if self.host.many and isinstance(returned, tuple) else (returned,)
         if len(rows) != len(at.outs):
             raise ExternalError(
                 f"{self.name}: the rule {self._rule('jacobian')!r} returned {kind_of(returned)}; expected a tuple with "
@@ -273,7 +273,7 @@ class Calculus:
         return value
 
     def _tangents(self, returned: Any, at: Point) -> Arrays:
-        many = self.host.number is not None
+        many = self.host.many
         parts = list(returned) if many and isinstance(returned, tuple) else [returned]
         outs = at.outs
         if len(parts) != len(outs):

@@ -64,6 +64,7 @@ class ForeignFunction:
         order = options["max_order"] or 2
         self.calculus = Calculus(self.host, self.places, options["second_order"], order, approximation)
         declared = None if options["out"] is None else Declared(self.name, options["out"], names)
+        self.host.declared = None if declared is None else declared.number
         types = options["device_types"]
         self.marshal = Marshal(
             self.calculus,
@@ -135,7 +136,7 @@ class ForeignFunction:
         def forward(*values: Any) -> Any:
             self._refuse_checkpoint()
             outs, _ = self.marshal.one(values)
-            return outs[0] if self.host.number is None else outs
+            return outs if self.host.many else outs[0]
 
         return forward
 
@@ -178,7 +179,7 @@ class ForeignFunction:
     def _keeping(self, *values: Any) -> tuple[Any, Tensor]:
         self._refuse_checkpoint()
         outs, residuals = self.marshal.one(values)
-        return (outs[0] if self.host.number is None else outs), ticket_for(residuals)
+        return (outs if self.host.many else outs[0]), ticket_for(residuals)
 
     def _fake(self, *values: Any) -> Any:
         assert self.marshal.declared is not None
@@ -222,18 +223,13 @@ class ForeignFunction:
         candidates = self.definition.candidates
         given = [t] if len(candidates) == 1 else [t.get(name) for name in names]
         found = self.leaves.call("push", args, t=given)
-        return found[0] if self.host.number is None else tuple(found)
+        return tuple(found) if self.host.many else found[0]
 
     def _vmap(self, info: Any, in_dims: Any, *args: Any) -> Any:
         self.marshal.require_batches()
         found = self.leaves.call("batch", [led(v, dim) for v, dim in zip(args, in_dims)], batch=1)
         outs = [out.expand(info.batch_size, *out.shape[1:]) for out in found]
-        return (outs[0] if self._single() else tuple(outs)), 0
-
-    def _single(self) -> bool:
-        """Tell whether it returns one output, and no tuple."""
-        declared = self.marshal.declared
-        return (self.host.number in (None, -1)) if declared is None else declared.number is None
+        return (tuple(outs) if self.host.many else outs[0]), 0
 
     # ---------------------------------------------------------------- rules
 

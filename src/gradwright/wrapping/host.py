@@ -43,6 +43,13 @@ class Host:
     memory: Memory | None = None
     number: int | None = -1
     """The length of the tuple that it returned, None for one output, -1 before the first call."""
+    declared: int | None = None
+    """The same as it is declared."""
+
+    @property
+    def many(self) -> bool:
+        """Whether it returns a tuple; before the first call, whether that is declared."""
+        return (self.declared if self.number == -1 else self.number) is not None
 
     def run(self, values: Sequence[Any], index: Index = None) -> tuple[tuple[Any, ...], Any]:
         """Call it on arrays and constants.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradwright.errors import ArgumentError, ExternalError, RuleError
-from gradwright.wrapping.arrays import DTYPES, array_of, as_array, tensor_of
+from gradwright.wrapping.arrays import DTYPES, array_of, owned, tensor_of
 from gradwright.wrapping.batches import Batch, VmapMethod, each, stacked
 from gradwright.wrapping.calculus import Calculus
 from gradwright.wrapping.jacobians import contract
@@ -214,15 +214,15 @@ class Marshal:
         flat = batch.flattened()
         host = self.calculus.host
         leading = [_given(flat.leading[word], single) for word, single in self._words(kind)]
-        try:
-            returned = self.batched[kind](*leading, *flat.args)
-        except Exception as error:
-            raise host.failed(error, flat.args) from error
         what = f"{self.name}: its rule for batches returned"
-        parts = returned if isinstance(returned, tuple) else (returned,)
-        if isinstance(returned, dict):
-            parts = tuple(returned.get(host.names[place]) for place in self.calculus.places)
-        found = [None if part is None else np.array(as_array(part, what)) for part in parts]
+        if kind == "batch":
+            found = list(host.read(self._ran(kind, flat.args), flat.args)[0])
+        else:
+            returned = self._ran(kind, [*leading, *flat.args])
+            returned = owned(returned, what)
+            if isinstance(returned, dict):
+                returned = tuple(returned.get(host.names[place]) for place in self.calculus.places)
+            found = list(returned) if isinstance(returned, tuple) else [returned]
         for part in found:
             if part is not None and (part.ndim == 0 or part.shape[0] != batch.size):
                 raise ExternalError(
@@ -231,8 +231,15 @@ class Marshal:
                 )
         return [None if part is None else part.reshape(*batch.shape, *part.shape[1:]) for part in found]
 
+    def _ran(self, kind: MapName, values: Sequence[Any]) -> Any:
+        host = self.calculus.host
+        try:
+            return self.batched[kind](*values)
+        except Exception as error:
+            raise host.failed(error, values[-len(host.names) :]) from error
+
     def _words(self, kind: MapName) -> list[tuple[str, bool]]:
-        one_place, one_out = len(self.calculus.places) == 1, self.calculus.host.number is None
+        one_place, one_out = len(self.calculus.places) == 1, not self.calculus.host.many
         return {"pull": [("g", one_out)], "push": [("t", one_place)]}.get(kind, [])
 
     def _checked(self, kind: MapName, found: Sequence[Any], batch: Batch) -> Sequence[Any]:

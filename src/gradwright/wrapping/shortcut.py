@@ -66,7 +66,7 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int) -> Callable
 
     def general(values: Sequence[Any]) -> Any:
         outs, _ = marshal.one(values)
-        return outs[0] if host.number is None else outs
+        return outs if host.many else outs[0]
 
     return forward
 
