@@ -73,8 +73,8 @@ def measured(method: Method, hood: Neighbourhood, down: Array, up: Array) -> Lea
         table, wide = np.stack([*rows[:3], hood.f, *rows[3:]]), np.stack([below, above])
         if _stuck(table, wide, spacing, hood) and spacing < WIDE:
             spacing = min(WIDE, 100 * spacing)
-        elif not _moves(wide - hood.f, hood, hood.epsilon**-0.5) and reach < 1:
-            least = min(1.0, 100 * reach)
+        elif not _moves(wide - hood.f, hood, hood.epsilon**-0.5) and max(least, reach) < 1:
+            least = min(1.0, 100 * max(least, reach))
         else:
             return _concluded(method, hood, table, spacing, wide, least, int(np.count_nonzero(direction)))
 
