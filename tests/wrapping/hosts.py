@@ -137,8 +137,13 @@ def with_program(folder: str) -> None:
     program.wait()
 
 
-def where_after(seconds: float) -> tuple[int, int]:
-    time.sleep(seconds)
+def meet(folder: str, number: int, count: int) -> tuple[int, int]:
+    """Return where this runs once so many calls run at the same time."""
+    Path(folder, str(number)).touch()
+    deadline = time.monotonic() + 60
+    while len(list(Path(folder).iterdir())) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
     return where()
 
 

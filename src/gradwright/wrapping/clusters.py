@@ -17,6 +17,9 @@ from gradwright.wrapping.lanes import Items, Lanes, WorkerEndedError
 from gradwright.wrapping.parcels import LARGE
 from gradwright.wrapping.remote import Batch, Placed, Task, call, call_on, may_write
 
+SECONDS_TO_RESTART = 60.0
+"""How long an actor that ended is waited for."""
+
 
 class ClusterLanes(Lanes):
     """What Ray and Dask have in common: large arrays travel by themselves."""
@@ -231,7 +234,7 @@ class ActorLanes(RayLanes):
 
     def _lives(self, actor: Any) -> bool:
         try:
-            self._ray.get(actor.__ray_ready__.remote())
+            self._ray.get(actor.__ray_ready__.remote(), timeout=SECONDS_TO_RESTART)
         except self._ray.exceptions.RayError:
             return False
         return True

@@ -109,19 +109,19 @@ class ProcessLanes(Lanes):
             parcel = Parcel.of(task)
         except Exception as error:
             raise _cannot_be_sent(task, error) from error
-        if self._executor is None:
-            self._executor = ProcessPoolExecutor(self.width, mp_context=self._context, initializer=start_worker)
         # Both names are given here, so that the memory is given back whatever becomes of the worker.
         there, back = fresh_name(), fresh_name()
         sent = post(parcel, there)
         try:
-            handle = self._executor.submit(work, sent, back)
-        except BaseException as error:
+            try:
+                handle = self._started().submit(work, sent, back)
+            except BrokenExecutor:  # a process has ended since the last task
+                self._end()
+                handle = self._started().submit(work, sent, back)
+        except BaseException:
             discard(there)
-            if isinstance(error, BrokenExecutor):
-                raise WorkerEndedError(self._end()) from error
             raise
-        self._sent[handle] = (there, back, self._executor)
+        self._sent[handle] = (there, back, self._started())
         return handle
 
     def wait(self, handles: Iterable[Future[Any]], seconds: float | None) -> Iterable[Future[Any]]:  # noqa: D102
@@ -150,6 +150,11 @@ class ProcessLanes(Lanes):
             self._executor.shutdown()
             self._executor = None
             self._context.started.clear()
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._executor is None:
+            self._executor = ProcessPoolExecutor(self.width, mp_context=self._context, initializer=start_worker)
+        return self._executor
 
     def _end(self) -> str:
         """End all processes and what they have started; return how the first one ended, if one did by itself."""

@@ -207,7 +207,7 @@ def _end_with_parent() -> None:
     wait([parent.sentinel])
     if os.name == "posix":
         os.killpg(0, signal.SIGKILL)
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 # --- helpers --------------------------------------------------------------------------------------
