@@ -16,7 +16,7 @@ from torch import Tensor
 from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.authoring.decorator import custom_gradient
-from gradwright.authoring.definition import unedited
+from gradwright.authoring.unedited import unedited
 from gradwright.errors import ConvergenceError, RuleError, kind_of
 from gradwright.implicit.options import SolveOptions
 from gradwright.implicit.probes import spread
