@@ -196,6 +196,7 @@ def test_an_exported_program_trains_with_the_rule() -> None:
         (torch.eye(3).expand(2, 3, 3), torch.ones(5, 3, 1), r"and b \(5, 3, 1\)"),
         (torch.eye(3), torch.ones(3, dtype=D), "A is of torch.float32, b of torch.float64"),
         (torch.eye(3, dtype=torch.int64), torch.ones(3, dtype=torch.int64), "A is of torch.int64"),
+        (torch.eye(3).half(), torch.ones(3).half(), "b is of torch.float16, in which no linear system is solved"),
         (torch.eye(3), [1.0, 1.0, 1.0], "b is a list"),
         (torch.eye(3), None, "b is None"),
         (torch.eye(3).to_sparse(), torch.ones(3), "A is a sparse tensor"),
@@ -239,8 +240,9 @@ def test_a_matrix_of_huge_numbers_is_none() -> None:
 
 def test_an_ill_conditioned_matrix_is_warned_of_with_the_number() -> None:
     A = torch.tensor([[1.0, 1.0], [1.0, 1.0 + 1e-12]], dtype=D)
-    with pytest.warns(IllConditionedWarning, match=r"linear_solve: .* condition number is about 4\.0e\+12"):
+    with pytest.warns(IllConditionedWarning, match=r"linear_solve: .* number is about 4\.0e\+12") as record:
         linear_solve(A, torch.ones(2, dtype=D))
+    assert record[0].filename == __file__
     with pytest.raises(SingularMatrixError, match="ill-conditioned"):
         linear_solve(A, torch.ones(2, dtype=D), on_ill_conditioned="raise")
     linear_solve(A, torch.ones(2, dtype=D), on_ill_conditioned="ignore")
@@ -366,6 +368,26 @@ def test_a_right_side_that_is_none(b: object) -> None:
         linear_solve(product)(b, torch.eye(3))
     with pytest.raises(ArgumentError, match="product: b is None"):
         linear_solve(product)()
+    with pytest.raises(ArgumentError, match=r"product: b is of torch\.bfloat16"):
+        linear_solve(product)(torch.ones(3).bfloat16(), torch.eye(3).bfloat16())
+
+
+@pytest.mark.parametrize("form", ["matrix", "direct", "gmres", "hosted"])
+def test_autocast_costs_no_digits(form: str) -> None:
+    A, b = regular(3, 3, dtype=torch.float32).requires_grad_(), torch.randn(3).requires_grad_()
+
+    def solve() -> torch.Tensor:
+        if form == "matrix":
+            return linear_solve(A, b)
+        if form == "hosted":
+            return linear_solve(product)(lambda b, A: solution(A, b))(b, A)  # type: ignore[no-any-return]
+        return linear_solve(product, method=form)(b, A)  # type: ignore[no-any-return, call-overload]
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        x = solve()
+    torch.testing.assert_close(x, solution(A, b), rtol=1e-3, atol=1e-4)
+    found, truth = (torch.autograd.grad(real(y), (A, b)) for y in (x, solution(A, b)))
+    torch.testing.assert_close(found, truth, rtol=1e-3, atol=1e-4)
 
 
 def test_a_singular_operator_is_named() -> None:

@@ -1,7 +1,7 @@
 """Gradients of what is defined by an equation, without differentiating the solver that found it."""
 
 from gradwright.implicit.fixed_points import fixed_point as fixed_point
-from gradwright.implicit.linear_solve import linear_solve as linear_solve
+from gradwright.implicit.linear import linear_solve as linear_solve
 from gradwright.implicit.minima import argmin as argmin
 from gradwright.implicit.options import SolveOptions as SolveOptions
 from gradwright.implicit.roots import root as root

@@ -8,13 +8,13 @@ first: what units the unknowns and equations are in costs no digits.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from gradwright import torch_compat
+from gradwright.authoring import warned
 from gradwright.errors import DomainError, IllConditionedWarning, SingularMatrixError
 from gradwright.implicit.options import SolveOptions
 
@@ -116,4 +116,4 @@ def require_regular(name: str, matrix: Tensor, flags: Tensor, solve: Solve, opti
         )
         if options.on_ill_conditioned == "raise":
             raise SingularMatrixError(message)
-        warnings.warn(message, IllConditionedWarning, stacklevel=2)
+        warned.warn(message, IllConditionedWarning)

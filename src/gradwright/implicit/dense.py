@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwright import torch_compat
-from gradwright.errors import SingularMatrixError
+from gradwright.errors import ArgumentError, SingularMatrixError
 from gradwright.implicit.conditioning import require_finite, require_regular
 from gradwright.implicit.options import SolveOptions
 
@@ -17,6 +17,19 @@ Factors: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 ASYMMETRY = 1e-3
 """How far a matrix that is declared Hermitian may be from it, relative to its largest entry: more is no rounding."""
+
+
+def require_wide(name: str, b: Tensor) -> None:
+    """Refuse half types, for which there are no factorisations.
+
+    Raises:
+        ArgumentError: ``b`` is of one.
+    """
+    if b.real.dtype.itemsize < 4:
+        raise ArgumentError(
+            f"{name}: b is of {b.dtype}, in which no linear system is solved; expected float32 or wider; write "
+            "b.float(), and cast the result back."
+        )
 
 
 def factorised(name: str, matrix: Tensor, options: SolveOptions) -> Factors:

@@ -69,6 +69,7 @@ def _check(A: Tensor, b: Any) -> None:
             raise ArgumentError(f"{NAME}: {name} is of {value.dtype}; expected floating point or complex; cast it.")
     if A.dtype != b.dtype:
         raise ArgumentError(f"{NAME}: A is of {A.dtype}, b of {b.dtype}; expected the same; cast one of them.")
+    dense.require_wide(NAME, b)
     if A.ndim < 2 or A.shape[-1] != A.shape[-2]:
         raise ArgumentError(
             f"{NAME}: A has the shape {tuple(A.shape)}; expected square matrices, (..., n, n); for least squares use "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gradwright import torch_compat
-from gradwright.authoring import trees
+from gradwright.authoring import autocast, trees
 from gradwright.authoring.decorator import custom_gradient
 from gradwright.authoring.derive import smooth
 from gradwright.errors import ConvergenceError, RuleError, kind_of
@@ -81,6 +81,7 @@ def refuse_export(name: str) -> None:
 def _operator_solve(
     matvec: Callable[..., Any], b: Tensor, params: Sequence[Any], transposed: bool, options: SolveOptions, name: str
 ) -> Tensor:
+    dense.require_wide(name, b)
     leaves: list[Tensor] = []
     structure = trees.flatten(tuple(params), leaves)
     system = System(matvec, structure, options, name)
@@ -116,14 +117,15 @@ class System:
         return found
 
     def apply(self, x: Tensor, leaves: Sequence[Tensor]) -> Tensor:
-        """Apply the operator; ``leaves`` are the tensors in ``params``."""
+        """Apply the operator; ``leaves`` are the tensors in ``params``. Autocast is off, for its digits."""
         params = self.params(leaves)
-        if not self.is_adjoint:
-            return self._checked(self.matvec(x, *params), x)
-        # The adjoint of a linear map is its VJP, at any point.
-        pull = torch.func.vjp(lambda x: self._checked(self.matvec(x, *params), x), torch.zeros_like(x))[1]
-        found: Tensor = pull(x)[0]
-        return found
+        with autocast.replay(None, x):
+            if not self.is_adjoint:
+                return self._checked(self.matvec(x, *params), x)
+            # The adjoint of a linear map is its VJP, at any point.
+            pull = torch.func.vjp(lambda x: self._checked(self.matvec(x, *params), x), torch.zeros_like(x))[1]
+            found: Tensor = pull(x)[0]
+            return found
 
     def _checked(self, out: Any, x: Tensor) -> Tensor:
         if not isinstance(out, Tensor):
