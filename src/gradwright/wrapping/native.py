@@ -183,7 +183,8 @@ class _Compiled:
         self.kind, self.rule, self.chosen = kind, rule, list(chosen)
         self.outputs = [p.name for p in routine.signature.outputs]
         self.arguments = [p.name for p in routine.signature.arguments]
-        self.__name__ = self.__qualname__ = rule.name
+        # A function that is linear and symmetric is its own rule, and rules have names of their own.
+        self.__name__ = self.__qualname__ = f"{rule.name}_{kind}" if rule.name == routine.name else rule.name
         self.__doc__ = rule.__doc__
         made, goal = (COTANGENT, self.chosen) if kind != "jvp" else (TANGENT, self.outputs)
         self.made = [f"{made}{name}" for name in goal]

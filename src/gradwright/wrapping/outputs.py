@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -115,7 +116,7 @@ class Declared:
             )
         return known[part.argument]
 
-    @property
+    @cached_property
     def number(self) -> int | None:
         """The length of the tuple that is returned, None for one output; of a function, by its annotation."""
         if isinstance(self.out, (Like, Spec)):

@@ -13,13 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gradwright.errors import ArgumentError, DefinitionError, kind_of, missing_extra
-from gradwright.wrapping.signature import Parameter, Signature, parse
+import numpy as np
 
-try:
-    import numpy as np
-except ModuleNotFoundError:  # pragma: no cover - NumPy is among the tools that tests need
-    raise missing_extra("gw.native", "numpy") from None
+from gradwright.errors import ArgumentError, DefinitionError, kind_of
+from gradwright.wrapping.signature import Parameter, Signature, parse
 
 C_TYPES: dict[str, Any] = {
     "int": ctypes.c_int,
@@ -29,6 +26,11 @@ C_TYPES: dict[str, Any] = {
     "f8": ctypes.c_double,
 }
 DTYPES = {name: np.dtype(each) for name, each in C_TYPES.items()}
+LIMITS: dict[str, tuple[Any, Any]] = {
+    name: (np.iinfo(each).min, np.iinfo(each).max) if each.kind == "i" else (-np.inf, float(np.finfo(each).max))
+    for name, each in DTYPES.items()
+}
+"""The least and the largest number that a type holds."""
 _FUNCTION = ctypes.CFUNCTYPE(None).__bases__[0]
 """What functions of ctypes are."""
 
@@ -94,12 +96,12 @@ class Routine:
         passed, kept, written = [], [], {}
         for p in signature.parameters:
             if p.passed == "value":
-                passed.append(self._number(p, known[p.name]).item())
+                passed.append(self._number(p, known[p.name]))
                 continue
             if p.passed == "array":
                 array = self._memory(p, arrays.get(p.name), known)
             elif p.given:
-                array = self._number(p, known[p.name])
+                array = np.array(self._number(p, known[p.name]), DTYPES[p.type])
             else:
                 array = np.zeros((), DTYPES[p.type])
             passed.append(array.ctypes.data)
@@ -182,29 +184,33 @@ class Routine:
         return np.zeros(shape, DTYPES[p.type], order=p.order)  # type: ignore[call-overload]
 
     def _number(self, p: Parameter, value: Any) -> Any:
-        """Return a number as an array without dimensions, of the type of the signature."""
-        found = np.asarray(value)
-        wanted = DTYPES[p.type]
-        whole = found.dtype.kind in "iu" or (found.dtype.kind == "f" and wanted.kind == "f")
-        if found.shape != () or not whole:
-            what = f"an array of shape {found.shape}" if found.shape else kind_of(value)
-            raise ArgumentError(
-                f"{self.name}: {p.name!r} is {what}; expected {'a number' if p.floating else 'a whole number'} "
-                f"({p.type}); pass one."
-            )
-        number = found.item()
+        """Return a number that the type of the signature holds."""
+        if type(value) is not int and type(value) is not float:
+            value = self._item(p, value)
+        least, most = LIMITS[p.type]
         if p.floating:
-            fits = not math.isfinite(number) or abs(number) <= float(np.finfo(wanted).max)
+            fits = abs(value) <= most or not math.isfinite(value)
+        elif type(value) is not int:
+            raise self._not_a_number(p, kind_of(value))
         else:
-            fits = np.iinfo(wanted).min <= number <= np.iinfo(wanted).max
+            fits = least <= value <= most
         if not fits:
-            more = "f8" if p.floating else "i8"
             raise ArgumentError(
-                f"{self.name}: {p.name!r} is {number}, which {p.type} does not hold; expected at most "
-                f"{(np.finfo if p.floating else np.iinfo)(wanted).max}; declare it as {more}, if the function takes "
-                "that, or pass less."
+                f"{self.name}: {p.name!r} is {value}, which {p.type} does not hold; expected at most {most}; declare "
+                f"it as {'f8' if p.floating else 'i8'}, if the function takes that, or pass less."
             )
-        return np.array(number, wanted)
+        return value
+
+    def _item(self, p: Parameter, value: Any) -> Any:
+        """Return the number that an array without dimensions, or one of NumPy's numbers, is."""
+        found = np.asarray(value)
+        if found.shape != () or found.dtype.kind not in "iuf":
+            raise self._not_a_number(p, f"an array of shape {found.shape}" if found.shape else kind_of(value))
+        return found.item()
+
+    def _not_a_number(self, p: Parameter, what: str) -> ArgumentError:
+        wanted = "a number" if p.floating else "a whole number"
+        return ArgumentError(f"{self.name}: {p.name!r} is {what}; expected {wanted} ({p.type}); pass one.")
 
     def _refuse(self, p: Parameter, code: int) -> None:
         """Refuse a code that tells of an error."""

@@ -30,6 +30,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from gradwright.errors import DefinitionError, did_you_mean
@@ -60,7 +61,7 @@ class Size:
     text: str
     tree: ast.expr
 
-    @property
+    @cached_property
     def name(self) -> str | None:
         """The name, where it is nothing else."""
         return self.tree.id if isinstance(self.tree, ast.Name) else None
@@ -72,7 +73,7 @@ class Size:
 
     def value(self, known: Mapping[str, Any]) -> Any:
         """Return what it is for the names that are known."""
-        return _value(self.tree, known)
+        return known[self.name] if self.name is not None else _value(self.tree, known)
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,12 @@ class Signature:
     filled: frozenset[str]
     """The names of the sizes that follow from arrays that are handed over."""
 
-    @property
+    @cached_property
     def arguments(self) -> tuple[Parameter, ...]:
         """What somebody has to give, in this order."""
         return tuple(p for p in self.parameters if p.given and p.fixed is None and p.name not in self.filled)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Parameter, ...]:
         """What comes back, in this order: what the function returns, and then what it writes."""
         first = () if self.result is None or self.result.intent == "status" else (self.result,)
