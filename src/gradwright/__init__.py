@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gradwright.wrapping.derivatives import fd as fd
     from gradwright.wrapping.derivatives import spsa as spsa
     from gradwright.wrapping.external import external as external
+    from gradwright.wrapping.jax import from_jax as from_jax
     from gradwright.wrapping.kept import save as save
     from gradwright.wrapping.native import native as native
     from gradwright.wrapping.outputs import like as like
@@ -52,6 +53,7 @@ _LAZY = {
     "elementwise": "gradwright.authoring.constructors",
     "external": "gradwright.wrapping.external",
     "fd": "gradwright.wrapping.derivatives",
+    "from_jax": "gradwright.wrapping.jax",
     "like": "gradwright.wrapping.outputs",
     "native": "gradwright.wrapping.native",
     "save": "gradwright.wrapping.kept",

@@ -233,6 +233,9 @@ class _Dispatch:
         if self.operator is not None:
             if self.operator.replaced:
                 return traced.call_foreign(self.operator.replaced_message, self.general, values)
+            refused = self.operator.refused(values)
+            if refused:
+                return traced.call_foreign(refused, self.general, values)
             return self.operator.call(values)
         if self.definition.foreign is not None:
             return traced.call_foreign(self.definition.foreign.unrecorded, self.general, values)

@@ -22,7 +22,7 @@ from gradwright.authoring.classes import Call, Result
 from gradwright.authoring.definition import Definition
 from gradwright.authoring.derive import Meta
 from gradwright.authoring.rules import read_annotations
-from gradwright.errors import DefinitionError, GradwrightError, RuleError, describe_exception
+from gradwright.errors import DefinitionError, GradwrightError, RuleError, describe_exception, kind_of
 
 Outputs: TypeAlias = int | Literal["unknown", "other"] | None
 """The length of the tuple of tensors that a function is annotated to return, None for one tensor."""
@@ -87,6 +87,8 @@ class Operator:
         self.definition = definition
         self.outputs = outputs
         annotations = read_annotations(definition.function)
+        self.unknown = [i for i, argument in enumerate(definition.arguments) if argument.kind == "unknown"]
+        """Arguments that an operator knows as tensors, and that may be something else in other calls."""
         self.tuples = [_is_tuple(annotations.get(name)) for name in definition.names]
         # Of foreign code anything may be kept, and it can be computed again.
         self.keeps = "residuals" in definition.asks(forward_mode=False) and definition.foreign is None
@@ -104,6 +106,18 @@ class Operator:
         self.overload = torch_compat.operator_overload(op)
 
     # ---------------------------------------------------------------- what recorded code calls
+
+    def refused(self, values: Sequence[Any]) -> str:
+        """Say why these values cannot be given to the operator; empty where they can."""
+        for i in self.unknown:
+            argument = self.definition.arguments[i]
+            if not isinstance(values[i], Tensor) and not (values[i] is None is argument.default):
+                return (
+                    f"{self.definition.name}: compiled code knows its argument {argument.name!r} as a tensor, and got "
+                    f"{kind_of(values[i])}; expected a tensor; pass one, or leave fullgraph=True away, or call it "
+                    "outside of what is compiled or exported; a constant needs an annotation (int, float, ...)."
+                )
+        return ""
 
     def call(self, values: Sequence[Any]) -> Any:
         """Run the function as an operator."""
@@ -323,6 +337,8 @@ def _schema(definition: Definition, outputs: int | None, *, keeps: bool) -> str:
     declared = []
     for argument in definition.arguments:
         kind = BY_KIND.get(argument.kind) or _static_type(annotations.get(argument.name))
+        if argument.kind == "unknown" and definition.foreign is not None:
+            kind = "Tensor?" if argument.default is None else "Tensor"
         if kind is None or argument.name == "self":
             raise DefinitionError(
                 f"{definition.name}: with op={definition.options.op!r} the argument {argument.name!r} must have a type "

@@ -124,8 +124,17 @@ class Rule:
         return self.function(*leading, *(values[n] for n in self.asks if n not in self.by_keyword), **keyword)
 
 
-def read_arguments(name: str, function: Callable[..., Any], *, stars: bool = False) -> tuple[Argument, ...]:
-    """Return the arguments of ``function``; with ``stars`` those behind stars may be there, and are left out.
+def read_arguments(
+    name: str,
+    function: Callable[..., Any],
+    *,
+    stars: bool = False,
+    tell: Callable[[Any], ArgumentKind] | None = None,
+) -> tuple[Argument, ...]:
+    """Return the arguments of ``function``.
+
+    With ``stars`` those behind stars may be there, and are left out. ``tell`` replaces :func:`kind_of` for functions
+    of something else than tensors.
 
     Raises:
         DefinitionError: the signature has ``*args``, ``**kwargs`` or a reserved name, or cannot be read.
@@ -149,7 +158,7 @@ def read_arguments(name: str, function: Callable[..., Any], *, stars: bool = Fal
                 f"name each argument, or take one list or dict (`{parameter.name}: "
                 f"{'list' if sign == '*' else 'dict[str, Tensor]'}`), whose tensors get gradients too."
             )
-        kind = "static" if parameter.name == "self" else kind_of(annotations.get(parameter.name))
+        kind = "static" if parameter.name == "self" else (tell or kind_of)(annotations.get(parameter.name))
         arguments.append(Argument(parameter.name, kind, parameter.default, parameter.kind))
     return checked_arguments(name, arguments)
 

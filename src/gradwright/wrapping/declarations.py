@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, get_args, get_origin
 
@@ -10,12 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwright.authoring.rules import Argument, kind_of, read_annotations, read_arguments
+from gradwright.authoring.rules import Argument, ArgumentKind, kind_of, read_arguments
 from gradwright.errors import DefinitionError, OptionError, did_you_mean, unknown_choice
 from gradwright.wrapping.arrays import DTYPES
 from gradwright.wrapping.batches import VMAP_METHODS
 from gradwright.wrapping.calculus import SecondOrder
 
+_LOCAL = itertools.count(1)
+"""Functions inside of functions share their qualified names."""
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "order": ("K", "C", "F"),
     "copy": (None, True, False),
@@ -76,11 +80,10 @@ def read_external(
     except (TypeError, ValueError):
         read = _unsigned(name, function, argnums)
     else:
-        read = list(read_arguments(name, function))
-    annotations = read_annotations(function)
+        read = list(read_arguments(name, function, tell=kind_or_array))
     names = [a.name for a in read]
     if argnums is None:
-        chosen = {a.name for a in read if _may_move(a, annotations.get(a.name))}
+        chosen = {a.name for a in read if _may_move(a)}
         if not chosen:
             raise DefinitionError(
                 f"{name}: none of its arguments ({', '.join(names)}) can have a derivative by their annotations and "
@@ -88,28 +91,31 @@ def read_external(
             )
     else:
         listed = [argnums] if isinstance(argnums, (int, str)) else list(argnums)
-        chosen = {_argument(name, names, each) for each in listed}
+        chosen = {argument_named(name, names, each) for each in listed}
         if not chosen:
             raise DefinitionError(f"{name}: argnums is empty; expected the differentiable arguments: argnums=(0,).")
     found = []
     for a in read:
-        annotation = annotations.get(a.name)
-        kind = kind_of(annotation)
-        tensor = a.name in chosen or kind in ("tensor", "optional") or _is_array(annotation)
-        sort: Any = "static" if kind in ("static", "tree") else "unknown"
+        tensor = a.name in chosen or a.kind in ("tensor", "optional")
+        sort: Any = "static" if a.kind in ("static", "tree") else "unknown"
         if tensor:
             sort = "optional" if a.default is None else "tensor"
         found.append(Argument(a.name, sort, a.default, a.passed))
     return tuple(found), tuple(i for i, a in enumerate(found) if a.name in chosen)
 
 
-def _may_move(a: Argument, annotation: Any) -> bool:
+def _may_move(a: Argument) -> bool:
     """Tell whether an argument can have a derivative, by its annotation or else by its default."""
-    if a.kind in ("tensor", "optional") or _is_array(annotation):
+    if a.kind in ("tensor", "optional"):
         return True
     if a.kind in ("static", "tree"):
         return False
     return a.default is inspect.Parameter.empty or isinstance(a.default, (np.ndarray, Tensor))
+
+
+def kind_or_array(annotation: Any) -> ArgumentKind:
+    """Return what an annotation says of an argument, where an array stands for a tensor."""
+    return "tensor" if _is_array(annotation) else kind_of(annotation)
 
 
 def _is_array(annotation: Any) -> bool:
@@ -135,7 +141,18 @@ def _unsigned(name: str, function: Any, argnums: Any) -> list[Argument]:
     return [Argument("x" if number == 1 else f"x{i}", "unknown", empty, passed) for i in range(number)]
 
 
-def _argument(name: str, names: Sequence[str], which: Any) -> str:
+def operator_name(namespace: str, module: str, qualname: str) -> str:
+    """Return the name of the operator for a function, the same in every process."""
+    module, name = re.sub(r"\W", "_", module).strip("_"), re.sub(r"\W", "_", qualname)
+    return f"{namespace}::{module}_{name}" + (f"_{next(_LOCAL)}" if "<" in qualname else "")
+
+
+def argument_named(name: str, names: Sequence[str], which: Any) -> str:
+    """Return the name of an argument that ``argnums`` names or counts.
+
+    Raises:
+        DefinitionError: there is no such argument.
+    """
     if isinstance(which, str) and which in names:
         return which
     if isinstance(which, int) and not isinstance(which, bool) and -len(names) <= which < len(names):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
-import re
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,15 +20,12 @@ from gradwright.errors import DefinitionError, RuleError
 from gradwright.wrapping import shortcut
 from gradwright.wrapping.batches import result_of
 from gradwright.wrapping.calculus import Calculus
-from gradwright.wrapping.declarations import check_options, dtype_of, read_external
+from gradwright.wrapping.declarations import check_options, dtype_of, operator_name, read_external
 from gradwright.wrapping.host import Host, Memory
 from gradwright.wrapping.leaves import Leaves, led, runs_at_once
 from gradwright.wrapping.marshal import Marshal, residuals_of, ticket_for
 from gradwright.wrapping.outputs import Declared
 from gradwright.wrapping.place import Point
-
-_LOCAL = itertools.count(1)
-"""Functions inside of functions share their qualified names."""
 
 
 class ForeignFunction:
@@ -93,7 +88,7 @@ class ForeignFunction:
         tensors = {a.name: Tensor for a in self.arguments if a.kind == "tensor"}
         self.types = {k: v for k, v in {**static, **tensors}.items() if v is not None}
         reason = self._unrecorded()
-        op = None if reason else self.options["op"] or self._operator()
+        op = None if reason else self.options["op"] or operator_name("gradwright_external", self.module, self.qualname)
         approximation = self.calculus.approximation
         accuracy = 0.0 if approximation is None else float(approximation.accuracy)
         foreign = Foreign(self.function, reason, accuracy)
@@ -133,9 +128,9 @@ class ForeignFunction:
         if self.options["pure"] and shortcut.is_short(self.marshal):
             return shortcut.forward_of(self.marshal, places, len(self.arguments))
 
-        def forward(*values: Any) -> Any:
+        def forward(*values: Any, **keyword: Any) -> Any:
             self._refuse_checkpoint()
-            outs, _ = self.marshal.one(values)
+            outs, _ = self.marshal.one((*values, *keyword.values()))
             return outs if self.host.many else outs[0]
 
         return forward
@@ -290,13 +285,6 @@ class ForeignFunction:
                     f"its name in argnums; or {end}."
                 )
         return ""
-
-    def _operator(self) -> str:
-        module = re.sub(r"\W", "_", self.module).strip("_")
-        name = re.sub(r"\W", "_", self.qualname)
-        if "<" in self.qualname:
-            name = f"{name}_{next(_LOCAL)}"
-        return f"gradwright_external::{module}_{name}"
 
     def _refuse_checkpoint(self) -> None:
         if not self.options["pure"] and torch_compat.checkpointing():
