@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import scipy.special
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import gradwright as gw
 from gradwright.errors import GradwrightError
@@ -203,7 +206,7 @@ def test_max_order_refuses_what_is_not_promised(shape: str) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "none"])
+@pytest.mark.parametrize("way", ["jvp", "jacobian", "vjp+jvp+hvp"])
 @pytest.mark.parametrize("which", [0, 1])
 def test_one_of_two_arguments(which: int, way: str, row: str) -> None:
     """The other is held: what is asked of it is nothing, and mixed second derivatives do not leak in."""
@@ -220,7 +223,7 @@ def test_one_of_two_arguments(which: int, way: str, row: str) -> None:
         tolerance = 1e-6 if way == "differences" and right is SECOND else 1e-12
         compare(ask(held(function), given), ask(held(example.truth), given), tolerance)
     else:
-        with pytest.raises(GradwrightError, match="blend: .*; expected"):
+        with pytest.raises(GradwrightError, match=r"blend: .*; expected"):
             ask(held(function), given)
 
 
@@ -247,9 +250,15 @@ def compiled(function: Any, *, fullgraph: bool = True, backend: str = "aot_eager
     return torch.compile(function, fullgraph=fullgraph, backend=backend)
 
 
+def cells(default: set[tuple[str, str]], ways: list[str]) -> Any:
+    """Take each shape and way; those that are not in ``default`` only with the slow tests."""
+    every = [(shape, way) for shape in EXAMPLES for way in ways]
+    marks = [() if cell in default else pytest.mark.slow for cell in every]
+    return pytest.mark.parametrize(("shape", "way"), [pytest.param(*cell, marks=m) for cell, m in zip(every, marks)])
+
+
 @compiles
-@pytest.mark.parametrize("way", ["vjp", "jvp", "jacobian", "tensors"])
-@pytest.mark.parametrize("shape", EXAMPLES)
+@cells({("scalar", "vjp"), ("vector", "jacobian"), ("two", "jvp"), ("two", "tensors")}, sorted(FIRST))
 def test_compiled_in_one_graph(shape: str, way: str) -> None:
     example = EXAMPLES[shape]
     function = wrapped(example, way)
@@ -258,10 +267,10 @@ def test_compiled_in_one_graph(shape: str, way: str) -> None:
 
 
 @compiles
-@pytest.mark.parametrize("shape", EXAMPLES)
-def test_compiled_without_a_derivative_is_refused(shape: str) -> None:
+@cells({("two", "none")}, ["none"])
+def test_compiled_without_a_derivative_is_refused(shape: str, way: str) -> None:
     example = EXAMPLES[shape]
-    function = wrapped(example, "none")
+    function = wrapped(example, way)
     with pytest.raises(GradwrightError, match="a derivative was asked for, but it has none"):
         backward(compiled(lambda *inputs: 2 * function(*inputs)), example.inputs)
 
@@ -273,14 +282,13 @@ def test_a_scipy_body_is_compiled_in_one_graph(backend: str) -> None:
     function.register_vjp(bessel_vjp)
     x = torch.linspace(0.5, 3.0, 5, dtype=torch.float64, requires_grad=True)
     whole = compiled(lambda x: 2 * function(x) + x, backend=backend)
-    compare(whole(x), 2 * torch.special.bessel_j0(x) + x, 1e-12)
-    compare(torch.autograd.grad(whole(x).sum(), x)[0], 1 - 2 * torch.special.bessel_j1(x), 1e-12)
+    compare(whole(x), 2 * torch.special.bessel_j0(x) + x, 1e-10)
+    compare(torch.autograd.grad(whole(x).sum(), x)[0], 1 - 2 * torch.special.bessel_j1(x), 1e-10)
 
 
 @compiles
 @pytest.mark.parametrize("row", ["func.grad", "func.jvp", "vmap"])
-@pytest.mark.parametrize("way", ["vjp", "tensors", "none"])
-@pytest.mark.parametrize("shape", EXAMPLES)
+@cells({("two", "vjp")}, ["vjp", "tensors", "none"])
 def test_transforms_inside_of_compiled_code(shape: str, way: str, row: str) -> None:
     """They are right by a break of the graph, or refuse; with ``fullgraph=True`` the reason for the break is ours."""
     example = EXAMPLES[shape]
@@ -313,13 +321,70 @@ def test_exported(shape: str, way: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("way", ["vjp", "jacobian"])
-@pytest.mark.parametrize("shape", EXAMPLES)
+@cells({("two", "vjp")}, ["vjp", "jacobian", "jvp", "tensors"])
 def test_opcheck_of_the_operator(shape: str, way: str) -> None:
     example = EXAMPLES[shape]
     name = f"wrapping_tests::{shape}_{way}"
     wrapped(example, way, op=name)
     namespace, _, op = name.partition("::")
     with without_expecttest():
-        found = torch.library.opcheck(getattr(getattr(torch.ops, namespace), op).default, leaves(example.inputs))
+        operator = getattr(getattr(torch.ops, namespace), op).default
+        found = torch.library.opcheck(operator, (*leaves(example.inputs), ""))
     assert set(found.values()) == {"SUCCESS"}, found
+
+
+# ---------------------------------------------------------------- recorded by make_fx, and tensors without numbers
+
+
+def gradient(f: Any, inputs: tuple[Tensor, ...]) -> Any:
+    return torch.autograd.grad(weighted(f)(*inputs), inputs)
+
+
+RECORDED = {"value": lambda f, inputs: f(*inputs), "autograd": gradient, "func.grad": func_grad, "vmap": vmap}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("row", RECORDED)
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize(("shape", "way"), [("scalar", "vjp"), ("two", "vjp"), ("two", "jvp"), ("two", "tensors")])
+def test_recorded_by_make_fx(shape: str, way: str, mode: str, row: str) -> None:
+    """What is recorded depends on its inputs: the values seen while recording are in no result."""
+    example, ask = EXAMPLES[shape], RECORDED[row]
+    function = wrapped(example, way)
+    given = leaves(example.inputs) if row == "autograd" else example.inputs
+    graph = make_fx(lambda *inputs: ask(function, inputs), tracing_mode=mode)(*given)
+    other = tuple((value.detach() * 0.9 + 0.1).requires_grad_(value.requires_grad) for value in given)
+    compare(graph(*other), ask(example.truth, other), 1e-12)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_recorded_without_a_declaration_is_refused(mode: str) -> None:
+    function = gw.external(lambda x: np.sin(x))
+    for ask in (lambda x: function(x), torch.func.grad(lambda x: function(x).sum())):
+        with pytest.raises(GradwrightError, match=r"torch.export cannot know what it returns; .*out=gw.like"):
+            make_fx(ask, tracing_mode=mode)(torch.ones(3))
+
+
+@pytest.mark.parametrize("way", ["vjp", "jvp", "jacobian"])
+def test_tensors_without_numbers(way: str) -> None:
+    """The meta device and fake tensors tell what is returned, from what was declared."""
+    example = EXAMPLES["two"]
+    function = wrapped(example, way)
+    inputs = tuple(value.to("meta").requires_grad_() for value in example.inputs)
+    out = function(*inputs)
+    assert out.is_meta
+    assert out.shape == (2,)
+    assert [grad.shape for grad in torch.autograd.grad(out.sum(), inputs)] == [(3,), (2,)]
+    with FakeTensorMode():
+        assert function(torch.empty(3), torch.empty(2)).shape == (2,)
+
+
+def test_residuals_are_made_again_where_the_call_was_recorded() -> None:
+    def scaled(x: Any) -> Any:
+        return gw.save(x * 3, {"scale": 3 * np.ones_like(x)})
+
+    function = gw.external(scaled, out=gw.like(0))
+    function.register_vjp(lambda g, residuals: g * residuals["scale"])
+    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    graph = make_fx(lambda x: torch.autograd.grad(function(x).sum(), x)[0])(x)
+    compare(graph(torch.zeros(2, dtype=torch.float64)), 3 * torch.ones(2, dtype=torch.float64), 0.0)

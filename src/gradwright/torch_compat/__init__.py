@@ -37,6 +37,7 @@ from gradwright.torch_compat.batches import unwrap_dead as unwrap_dead
 from gradwright.torch_compat.hooks import saved_tensor_hooks_off as saved_tensor_hooks_off
 from gradwright.torch_compat.operators import is_operator as is_operator
 from gradwright.torch_compat.operators import operator_name as operator_name
+from gradwright.torch_compat.operators import operator_named as operator_named
 from gradwright.torch_compat.operators import operator_overload as operator_overload
 from gradwright.torch_compat.operators import operator_schema as operator_schema
 from gradwright.torch_compat.operators import operator_source as operator_source
@@ -50,6 +51,7 @@ from gradwright.torch_compat.recording import is_recording as is_recording
 from gradwright.torch_compat.recording import reset_compiler as reset_compiler
 from gradwright.torch_compat.recording import run_by_compiler as run_by_compiler
 from gradwright.torch_compat.recording import untraced as untraced
+from gradwright.torch_compat.recording import without_numbers as without_numbers
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -136,17 +138,17 @@ def may_move(tensor: torch.Tensor) -> bool:
 
 
 try:
-    from torch._C import _len_torch_dispatch_stack as _modes
+    from torch._C import _len_torch_dispatch_stack as modes
 except ImportError:  # pragma: no cover - depends on the torch version
 
-    def _modes() -> int:
+    def modes() -> int:
         """Tell how many modes look at every operation; not known in this version, so perhaps one."""
         return 1
 
 
 def anything_around() -> bool:
     """Tell whether a transform, forward mode or a recorder may be around what runs now; if in doubt, one is."""
-    return _modes() > 0 or transforms_active() or forward_mode_on()
+    return modes() > 0 or transforms_active() or forward_mode_on()
 
 
 def checkpointing() -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 CustomOpDef: Any
 """The type of what ``torch.library.custom_op`` returns; it has no public name (checked up to torch 2.13)."""
 try:
@@ -33,6 +35,12 @@ def operator_overload(operator: Any) -> Any:
     if not hasattr(operator, "_schema"):  # a packet: its first overload
         return getattr(operator, operator.overloads()[0])
     return operator
+
+
+def operator_named(name: str) -> Any:
+    """Return the only overload of an operator by its ``namespace::name``."""
+    namespace, _, own = name.partition("::")
+    return getattr(getattr(torch.ops, namespace), own).default
 
 
 def operator_schema(operator: Any) -> Any:

@@ -37,6 +37,14 @@ def is_recording() -> bool:
     return recorder is not None and recorder.get_proxy_mode() is not None
 
 
+def without_numbers(values: Sequence[Any]) -> bool:
+    """Tell whether something runs on what only stands for numbers: it is recorded, on the meta device, or fake."""
+    if is_recording():
+        return True
+    fake = getattr(sys.modules.get("torch._subclasses.fake_tensor"), "FakeTensor", ())
+    return any(isinstance(value, torch.Tensor) and (value.is_meta or isinstance(value, fake)) for value in values)
+
+
 def anywhere(flags: torch.Tensor) -> bool | None:
     """Tell whether something is true of any element, looking through transforms; None where there are no values."""
     if is_recording():

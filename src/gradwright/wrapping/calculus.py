@@ -194,6 +194,11 @@ class Calculus:
     @property
     def second_message(self) -> str:
         """Say that there is no second derivative, and what gives one."""
+        if self.max_order < 2:
+            return (
+                f"{self.name}: its derivative was differentiated again, but it is declared with max_order=1; expected "
+                "one differentiation; declare max_order=2."
+            )
         return (
             f"{self.name}: its derivative was differentiated again, but it has first derivatives only; expected one "
             f"differentiation; write `@{self.name}.register_hvp` above `def {self.name}_hvp(g, t, ...)`, which returns "

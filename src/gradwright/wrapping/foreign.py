@@ -22,7 +22,7 @@ from gradwright.wrapping.batches import result_of
 from gradwright.wrapping.calculus import Calculus
 from gradwright.wrapping.declarations import check_options, dtype_of, operator_name, read_external
 from gradwright.wrapping.host import Host, Memory
-from gradwright.wrapping.leaves import Leaves, led, runs_at_once
+from gradwright.wrapping.leaves import Leaves, led, listed, runs_at_once
 from gradwright.wrapping.marshal import Marshal, residuals_of, ticket_for
 from gradwright.wrapping.outputs import Declared
 from gradwright.wrapping.place import Point
@@ -124,15 +124,17 @@ class ForeignFunction:
         )
 
     def _forward(self) -> Callable[..., Any]:
-        places = [i for i, a in enumerate(self.arguments) if a.kind == "tensor"]
-        if self.options["pure"] and shortcut.is_short(self.marshal):
-            return shortcut.forward_of(self.marshal, places, len(self.arguments))
-
         def forward(*values: Any, **keyword: Any) -> Any:
             self._refuse_checkpoint()
-            outs, _ = self.marshal.one((*values, *keyword.values()))
+            values = (*values, *keyword.values())
+            if torch_compat.without_numbers(values):
+                return self.leaves.recorded(self.definition.options.op, values)
+            outs, _ = self.marshal.one(values)
             return outs if self.host.many else outs[0]
 
+        if self.options["pure"] and shortcut.is_short(self.marshal):
+            places = [i for i, a in enumerate(self.arguments) if a.kind == "tensor"]
+            return shortcut.forward_of(self.marshal, places, len(self.arguments), forward)
         return forward
 
     def _rules(self) -> list[Rule]:
@@ -173,6 +175,9 @@ class ForeignFunction:
 
     def _keeping(self, *values: Any) -> tuple[Any, Tensor]:
         self._refuse_checkpoint()
+        if torch_compat.without_numbers(values):
+            found = listed(self.leaves.recorded(self.definition.options.op, values))[: self.marshal.outputs]
+            return (found[0] if self._single() else tuple(found)), ticket_for(None)
         outs, residuals = self.marshal.one(values)
         return (outs if self.host.many else outs[0]), ticket_for(residuals)
 

@@ -103,6 +103,16 @@ class Leaves:
             return [torch_compat.legacy_batched(each) for each in listed(self.made[kind](batch + 1, *bare, flags))]
         return listed(self.made[kind](batch, *values, flags))
 
+    def recorded(self, op: str | None, values: Sequence[Any]) -> Any:
+        """Run a call on what only stands for numbers, which foreign code cannot do, as the operator of this name.
+
+        Raises:
+            RuleError: there is none.
+        """
+        if op is None:
+            raise RuleError(self.foreign.unrecorded)
+        return torch_compat.operator_named(op)(*values, "")
+
     @property
     def places(self) -> tuple[int, ...]:
         """The positions of the arguments that have a derivative."""
@@ -132,6 +142,8 @@ class Leaves:
         names = tuple(argument.name for argument in arguments)
 
         def forward(*values: Any) -> Any:
+            if torch_compat.without_numbers(values):
+                return self.recorded(None if self.op is None else f"{self.op}_{kind}", values)
             return packed(self.marshal.run(kind, self._given(kind, values)))
 
         def fake(*values: Any) -> Any:
@@ -290,6 +302,6 @@ def zero_like(value: Any) -> Any:
 
 def runs_at_once(tensors: Sequence[Any]) -> bool:
     """Tell whether foreign code may run right here: there are numbers, and nobody can differentiate what comes out."""
-    if may_be_differentiated() or torch_compat.transforms_active() or torch_compat.is_recording():
+    if may_be_differentiated() or torch_compat.transforms_active() or torch_compat.without_numbers(tensors):
         return False
     return not any(torch_compat.may_be_batched(tensor) for tensor in tensors if tensor is not None)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradwright.authoring.rules import Rule
-from gradwright.torch_compat import anything_around
+from gradwright.torch_compat import anything_around, modes
 from gradwright.wrapping.arrays import LONE, READABLE
 from gradwright.wrapping.marshal import Marshal
 from gradwright.wrapping.outputs import Like
@@ -33,20 +33,23 @@ def is_short(marshal: Marshal) -> bool:
     return simple and plain and host.memory is None and not host.by_keyword
 
 
-def forward_of(marshal: Marshal, places: Sequence[int], number: int) -> Callable[..., Any]:
-    """Return the function on tensors; ``places`` are the positions of those among its ``number`` arguments."""
+def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function on tensors; ``places`` are the positions of those among its ``number`` arguments.
+
+    ``general`` takes the calls that are unusual.
+    """
     host, declared = marshal.calculus.host, marshal.declared
     function = host.function
     model = None if declared is None else host.names.index(declared.place_of(declared.out))
     every = len(places) == number
 
     def forward(*values: Any) -> Any:
-        if host.number is not None:  # the first call, or several outputs
-            return general(values)
+        if host.number is not None or modes():  # the first call, or several outputs; perhaps something records
+            return general(*values)
         try:
             arrays = [v.detach().numpy() if every or isinstance(v, Tensor) else v for v in values]
         except (TypeError, RuntimeError):
-            return general(values)
+            return general(*values)
         for array in arrays:
             if type(array) is ndarray:
                 array.setflags(write=False)
@@ -63,10 +66,6 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int) -> Callable
                 return from_numpy(out)
         outs, _ = host.read(out, arrays)
         return marshal.results(outs, values, ())[0]
-
-    def general(values: Sequence[Any]) -> Any:
-        outs, _ = marshal.one(values)
-        return outs if host.many else outs[0]
 
     return forward
 
