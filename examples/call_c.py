@@ -128,7 +128,7 @@ def tridiagonal(library: Path) -> Callable[..., Tensor]:
 
 
 def fit_rod(solve: Callable[..., Tensor], steps: int) -> tuple[Tensor, Tensor]:
-    """Return the stiffness of the cells of a rod that was found from how they bend under two loads, and the true one."""
+    """Return the stiffness of the cells of a rod found from how they bend under two loads, and the true one."""
     places = torch.linspace(0, 1, CELLS + 1, dtype=torch.float64)
     true = 1 + 0.6 * torch.sin(2 * torch.pi * places)
     loads = torch.stack([torch.ones_like(places[1:]), places[1:]]) / CELLS  # where one tells nothing, the other does

@@ -48,6 +48,7 @@ from gradwright.torch_compat.recording import compiler_is_off as compiler_is_off
 from gradwright.torch_compat.recording import compiler_watches as compiler_watches
 from gradwright.torch_compat.recording import is_exporting as is_exporting
 from gradwright.torch_compat.recording import is_recording as is_recording
+from gradwright.torch_compat.recording import modes as modes
 from gradwright.torch_compat.recording import reset_compiler as reset_compiler
 from gradwright.torch_compat.recording import run_by_compiler as run_by_compiler
 from gradwright.torch_compat.recording import untraced as untraced
@@ -135,15 +136,6 @@ def may_move(tensor: torch.Tensor) -> bool:
     if transforms_active() and not torch.compiler.is_compiling():
         return torch.func.debug_unwrap(tensor) is not tensor
     return forward_mode_on() and forward_ad.unpack_dual(tensor).tangent is not None
-
-
-try:
-    from torch._C import _len_torch_dispatch_stack as modes
-except ImportError:  # pragma: no cover - depends on the torch version
-
-    def modes() -> int:
-        """Tell how many modes look at every operation; not known in this version, so perhaps one."""
-        return 1
 
 
 def anything_around() -> bool:

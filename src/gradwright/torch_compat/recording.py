@@ -29,6 +29,17 @@ except (ImportError, AttributeError):  # pragma: no cover - depends on the torch
         return False
 
 
+modes: Callable[[], int]
+"""Tell how many modes look at every operation; without the probe: perhaps one."""
+try:
+    from torch._C import _len_torch_dispatch_stack as modes
+except ImportError:  # pragma: no cover - depends on the torch version
+
+    def modes() -> int:
+        """Tell how many modes look at every operation; not known in this version, so perhaps one."""
+        return 1
+
+
 def is_recording() -> bool:
     """Tell whether operations are being recorded, by torch.compile, export or make_fx, so that values are not known."""
     if torch.compiler.is_compiling():

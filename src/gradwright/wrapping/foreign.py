@@ -177,7 +177,7 @@ class ForeignFunction:
         self._refuse_checkpoint()
         if torch_compat.without_numbers(values):
             found = listed(self.leaves.recorded(self.definition.options.op, values))[: self.marshal.outputs]
-            return (found[0] if self._single() else tuple(found)), ticket_for(None)
+            return (found[0] if not self.host.many else tuple(found)), ticket_for(None)
         outs, residuals = self.marshal.one(values)
         return (outs if self.host.many else outs[0]), ticket_for(residuals)
 

@@ -14,7 +14,8 @@ from torch.utils.dlpack import from_dlpack
 
 from gradwright.authoring import trees
 from gradwright.authoring.decorator import build
-from gradwright.authoring.definition import Definition, Foreign, Options
+from gradwright.authoring.definition import Definition, Options
+from gradwright.authoring.foreign import Foreign
 from gradwright.authoring.operator import is_recordable
 from gradwright.authoring.rules import Argument, ArgumentKind, Rule, read_annotations, read_arguments
 from gradwright.authoring.rules import kind_of as kind_of_annotation

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.authoring.decorator import build
-from gradwright.authoring.definition import Definition, Foreign, Options
+from gradwright.authoring.definition import Definition, Options
+from gradwright.authoring.foreign import Foreign
 from gradwright.authoring.rules import Argument, Rule
 from gradwright.wrapping.jax_arrays import Border
 from gradwright.wrapping.leaves import listed, packed, runs_at_once
