@@ -8,19 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import gradwright as gw
 from gradwright.authoring.catalogue import entries
 from gradwright.typing import has_custom_gradient
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ["fused.md", "writing-gradients.md", "ste.md"]
+PAGES = ["external.md", "fused.md", "implicit.md", "writing-gradients.md", "ste.md"]
 """Pages whose every block of Python is run; that for newcomers has a test of its own."""
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_on_a_page_runs(page: str) -> None:
-    run(page)
+    usual = torch.get_default_dtype()
+    try:
+        run(page)
+    finally:
+        torch.set_default_dtype(usual)
 
 
 def test_the_code_for_newcomers_runs_and_checks_every_function(monkeypatch: pytest.MonkeyPatch) -> None:
