@@ -37,7 +37,7 @@ REAL = {
 REFUSED = {
     "arctan2": lambda x: np.arctan2(x, 1.0),
     "interp": lambda x: np.interp(x, [0.0, 1.0], [0.0, 1.0]),
-    "float": lambda x: np.array([float(each) for each in x]),
+    "float": lambda x: np.array([float(each) if each.imag == 0 else float(complex(each)) for each in x]),
 }
 
 
