@@ -37,7 +37,7 @@ REAL = {
 REFUSED = {
     "arctan2": lambda x: np.arctan2(x, 1.0),
     "interp": lambda x: np.interp(x, [0.0, 1.0], [0.0, 1.0]),
-    "float": lambda x: np.array([float(each) for each in x]),
+    "float": lambda x: np.array([float(each) if each.imag == 0 else float(complex(each)) for each in x]),
 }
 
 
@@ -96,6 +96,16 @@ def test_a_solver_with_a_tolerance_is_not_accused(tolerance: float) -> None:
     derivative = fd("cs")
     exact = 1 / (3 * root(x) ** 2 + 1)
     assert off(Evaluate(root).gradient(derivative, x), exact) < 20 * tolerance**0.5
+
+
+@pytest.mark.parametrize("noise", [1e-7, 1e-6, 1e-4])
+def test_noise_is_measured_before_anything_is_said(noise: float) -> None:
+    def f(x: Any) -> Any:
+        return np.exp(x) * (1 + noise * np.sin(1e5 * np.sin(1e9 * np.real(x)) + 7e4 * np.cos(3e9 * np.real(x))))
+
+    x = np.linspace(0.5, 1.0, 8)
+    assert off(Evaluate(f).gradient(fd("cs"), x), np.exp(x)) < 2 * noise
+    assert off(Evaluate(f).gradient(fd("cs", noise=noise), x), np.exp(x)) < 2 * noise
 
 
 def test_it_is_compared_once_for_each_function() -> None:

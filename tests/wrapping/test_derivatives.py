@@ -223,6 +223,14 @@ def test_float32_functions_get_float32_steps() -> None:
         assert f.points[0][0].dtype == np.float32
 
 
+@pytest.mark.parametrize("method", ["3-point", "2-point"])
+def test_steps_are_those_that_were_really_taken(method: Any) -> None:
+    """In float32, 1 + 1e-6 is 1 + 9.5e-7."""
+    x = np.array([1.0, 3.0], dtype=np.float32)
+    f = Evaluate(lambda x: 2.0 * x.astype(np.float64))
+    np.testing.assert_array_equal(f.gradient(fd(method, abs_step=1e-6), x), [2.0, 2.0])
+
+
 def test_a_step_that_rounding_loses_is_refused() -> None:
     with pytest.raises(DomainError, match=r"argument 0\[0\] is 1.0, which a step of 1e-20 does not change"):
         Evaluate(np.sin).gradient(fd(abs_step=1e-20), np.ones(1))

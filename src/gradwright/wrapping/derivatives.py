@@ -85,7 +85,7 @@ def fd(
     and Trapp (1998).
 
     Example:
-        >>> import numpy as np, gradwright as gw
+        >>> import numpy as np
         >>> from gradwright.wrapping.derivatives import fd
         >>> def f(points):
         ...     return [(np.sin(x),) for (x,) in points]

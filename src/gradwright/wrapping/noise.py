@@ -1,7 +1,7 @@
 """How finely a foreign function is computed, and how strongly it curves: what a step must be chosen by.
 
 A solver that stops at a tolerance, single precision inside or a result that is printed with few digits leave noise that
-is far above rounding. It is told from seven equally spaced values by a table of differences: those of a smooth function
+is far above rounding. It is told from seven values close together by a table of differences: those of a smooth function
 die out with their order, those of noise do not (Moré and Wild, SIAM J. Sci. Comput. 33 (2011) 1292). Two more values at
 a wider distance give the second and third derivatives.
 """
@@ -16,8 +16,10 @@ from gradwright.wrapping.stencils import Method, lengths, relative_step
 
 WIDE = 1e-2
 """The largest relative change of the arguments that measuring makes."""
+OFFSETS = (-3.0, -2.13, -0.89, 0.0, 1.27, 1.93, 3.09)
+"""Where the seven values are, in units of the spacing: unevenly, as rounding inside f may be in step with a grid."""
 SPACING = 1e-6
-"""The relative spacing of the seven values in double precision."""
+"""The relative spacing of the values in double precision."""
 MOST_SHORTER = 30.0
 """Where steps are shorter than the typical length by more than this, the elements are of different units."""
 SEEN = 8.0
@@ -68,7 +70,7 @@ def measured(method: Method, hood: Neighbourhood, down: Array, up: Array) -> Lea
         reach = float(np.abs(direction).max())
         if reach == 0:
             return stated(method, 0.0, hood.epsilon)
-        steps = [k * spacing for k in (-3, -2, -1, 1, 2, 3)]
+        steps = [k * spacing for k in OFFSETS if k]
         *rows, below, above = _line(hood, direction, [*steps, -WIDE, WIDE], down, up)
         table, wide = np.stack([*rows[:3], hood.f, *rows[3:]]), np.stack([below, above])
         if _stuck(table, wide, spacing, hood) and spacing < WIDE:
@@ -122,7 +124,7 @@ def _concluded(
         noise = np.maximum(_table_noise(table), hood.epsilon * np.abs(table).max(axis=0))
         # One output may look quiet by chance; the others of its array tell.
         pooled = np.concatenate([np.maximum(part, _rms(part)) for part in hood.split(noise)])
-        slope = (table[6] - table[0]) / (6 * spacing)
+        slope = (table[6] - table[0]) / ((OFFSETS[6] - OFFSETS[0]) * spacing)
         curvature, third = np.zeros_like(slope), np.zeros_like(slope)
         # What is too small to be seen behind the noise is at most so large, and taken to be as large as f at most.
         unseen_curvature, unseen_third = 16 / WIDE**2, 8 / (spacing * WIDE**2)
@@ -131,6 +133,7 @@ def _concluded(
             curvature = np.where(curvature > unseen_curvature * pooled, curvature, 0.0)
             third = 6 * np.abs((wide[1] - wide[0]) / (2 * WIDE) - slope) / WIDE**2
             third = np.where(third > unseen_third * pooled, third, 0.0)
+        slope = np.where(np.abs(slope) * spacing > pooled, slope, (wide[1] - wide[0]) / (2 * WIDE))
         known = np.isfinite(noise + slope + curvature + third)
     totals = np.zeros(4)
     for parts in zip(*[hood.split(each) for each in (noise, slope, curvature, third, known, hood.f)]):
@@ -158,8 +161,6 @@ def _concluded(
         step = float((3 * relative / third_size) ** (1 / 3))
         step = min(max(step, usual / 1000), max(usual, WIDE))
         errors = relative / step, third_size * step**2 / 6
-    if method == "cs":
-        return Learned(relative, step, least, hood.epsilon)
     error = min(1.0, (shorter(hood, least) * errors[0] + errors[1]) / each) if each else 0.0
     return Learned(relative, step, least, max(error, usual_error(method, hood.epsilon)))
 
@@ -169,19 +170,29 @@ def _rms(values: Array) -> float:
     return float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
 
 
-def _table_noise(table: Array) -> Array:
-    """Estimate the noise of each output from seven equally spaced values, shape (7, m); 0 where none is seen.
+def _contrasts(order: int) -> Array:
+    """Return the divided differences of an order over the seven values, scaled to the variance that the noise has."""
+    rows = np.zeros((7 - order, 7))
+    for first, row in enumerate(rows):
+        for i in range(first, first + order + 1):
+            row[i] = 1 / math.prod(OFFSETS[i] - OFFSETS[j] for j in range(first, first + order + 1) if j != i)
+        row /= np.linalg.norm(row)
+    return rows
 
-    Differences of order k of noise of variance s^2 have the variance s^2 (2k)! / (k!)^2 for every k. Those of a smooth
-    function shrink with k. Those of a kink do not, but it bends in one place and to one side.
+
+def _table_noise(table: Array) -> Array:
+    """Estimate the noise of each output from seven values, shape (7, m); 0 where none is seen.
+
+    Scaled differences of noise are alike in all orders. Those of a smooth function shrink with the order. Those of a
+    kink do not, but it bends in one place and to one side.
     """
     variances = []
-    for order in range(1, 7):
-        table = table[1:] - table[:-1]
-        variances.append(math.factorial(order) ** 2 / math.factorial(2 * order) * np.mean(table**2, axis=0))
+    for order in range(2, 7):
+        differences = _contrasts(order) @ table
+        variances.append(np.mean(differences**2, axis=0))
         if order == 2:
-            visible = np.where(np.abs(table) > np.abs(table).max(axis=0) / 8, table, 0.0)
+            visible = np.where(np.abs(differences) > np.abs(differences).max(axis=0) / 8, differences, 0.0)
             both_signs = (visible.max(axis=0) > 0) & (visible.min(axis=0) < 0)
             kink = ~both_signs & (np.count_nonzero(visible, axis=0) <= 2)
-    late = np.mean(variances[3:], axis=0)
-    return np.where(~kink & (late >= variances[2] / 64), np.sqrt(late), 0.0)
+    late = np.mean(variances[2:], axis=0)
+    return np.where(~kink & (late >= variances[1] / 64), np.sqrt(late), 0.0)
