@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gradwright.implicit import solvers
-from gradwright.implicit.calling import Settings, Solve, on_vectors
+from gradwright.implicit.calling import Settings, Solve
 from gradwright.implicit.equations import Equation
+from gradwright.implicit.natives import OnVectors
 from gradwright.implicit.options import Method, SolveOptions
 
 
@@ -32,7 +33,7 @@ def root(
 
         (dF/dz)^T w = v,    gradient of the parameters = -(dF/dparams)^T w
 
-    Forward mode, ``torch.func``, ``vmap`` (one solve for each sample) and derivatives of any order follow. The initial
+    Forward mode, ``torch.func``, ``vmap`` and derivatives of any order follow. The initial
     guess gets a gradient of zeros. torch.compile leaves its graph for the solve.
 
     Arguments:
@@ -76,6 +77,6 @@ def root(
         "max_steps": max_steps,
     }
     equation = Equation("root", residual)
-    native = functools.partial(on_vectors, functools.partial(solvers.newton, tol=tol, max_steps=max_steps))
+    native = OnVectors(equation, functools.partial(solvers.newton, tol=tol, max_steps=max_steps))
     settings = Settings.of(equation, has_aux, arrays, tol_residual, linear, {"tol": tol, "max_steps": max_steps})
     return Solve(equation, settings, native, (root, (residual,), options))
