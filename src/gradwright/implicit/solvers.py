@@ -11,9 +11,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gradwright.errors import ConvergenceError
+from gradwright.implicit import krylov
+from gradwright.implicit.convergence import directional
+from gradwright.implicit.options import SolveOptions
 from gradwright.implicit.status import Status
 
 VectorFunction = Callable[[Tensor], Tensor]
+JACOBIAN_UP_TO = 1000
+"""Up to how many unknowns Newton's method makes the Jacobian; beyond, it solves for its steps by GMRES."""
 _HALVINGS = 40
 
 
@@ -31,9 +37,12 @@ def newton(function: VectorFunction, z: Tensor, *, tol: float | None, max_steps:
         rows.end(~value.any(1), converged=True)
         if rows.all_ended():
             break
-        change = _least_change(_jacobians(function, z), value)
+        try:
+            change = _change(function, z, value)
+        except ConvergenceError:  # of the linear solve
+            break
         longest = _sizes(change, z)
-        z, value, share = _shortened(function, z, value, change, rows.ended)
+        z, value, share = _shortened(function, z, value, change, rows.ended, longest <= tol)
         rows.steps += ~rows.ended & (share > 0)
         # Where no step makes it smaller, it is as small as rounding allows, or this is a dead end.
         rows.end((share == 0) & ~(longest <= math.sqrt(tol)), converged=False)
@@ -165,6 +174,24 @@ class _Rows:
         return [Status(converged, steps, residual) for converged, steps, residual in found]
 
 
+def _change(function: VectorFunction, z: Tensor, value: Tensor) -> Tensor:
+    """Return Newton's step for each row; for many unknowns the Jacobians are not made."""
+    if z.shape[1] <= JACOBIAN_UP_TO:
+        return _least_change(_jacobians(function, z), value)
+    pull, push = torch.func.vjp(function, z)[1], directional(function, z)
+
+    def product(x: Tensor) -> Tensor:
+        return push(x.reshape(z.shape)).reshape(-1)
+
+    def transposed(x: Tensor) -> Tensor:
+        found: Tensor = pull(x.reshape(z.shape))[0]
+        return found.reshape(-1)
+
+    # So exact that the steps still become smaller by this factor.
+    options = SolveOptions(method="gmres", tol=max(1e-6, 100 * torch.finfo(z.dtype).eps))
+    return krylov.solved("newton", product, transposed, -value.reshape(-1), options).reshape(z.shape)
+
+
 def _jacobians(function: VectorFunction, z: Tensor) -> Tensor:
     """Return the Jacobian of each row, which depends on the same row of ``z`` only."""
     found: Tensor = torch.func.jacrev(lambda z: function(z).sum(0))(z)
@@ -183,11 +210,12 @@ def _least_change(jacobian: Tensor, value: Tensor) -> Tensor:
 
 
 def _shortened(
-    function: VectorFunction, z: Tensor, value: Tensor, change: Tensor, ended: Tensor
+    function: VectorFunction, z: Tensor, value: Tensor, change: Tensor, ended: Tensor, last: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the first of ever shorter steps that makes the values of a row smaller, where there is one.
 
-    The share of the whole step is returned too: 0 for rows without such a step, and for those that have ended.
+    The share of the whole step is returned too: 0 for rows without such a step, and for those that have ended. In rows
+    where the step is the ``last`` only the whole of it is tried: what it does is lost in rounding anyway.
     """
     share, size = torch.ones_like(z[:, 0]), value.norm(dim=1)
     z_found, value_found, taken = z, value, torch.zeros_like(share)
@@ -199,7 +227,7 @@ def _shortened(
         z_found = torch.where(smaller[:, None], point, z_found)
         value_found = torch.where(smaller[:, None], there, value_found)
         taken = torch.where(smaller, share, taken)
-        left = left & ~smaller
+        left = left & ~smaller & ~last
         if not bool(left.any()):
             break
         share = share / 2
