@@ -16,14 +16,11 @@ from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.errors import ArgumentError, DefinitionError, OptionError, RuleError, kind_of
 from gradwright.implicit.captured import captured_error, refuse_captured_around
-from gradwright.implicit.core import Backward, Plan, Task, make
+from gradwright.implicit.core import make
 from gradwright.implicit.equations import Equation, Given
+from gradwright.implicit.natives import Native
 from gradwright.implicit.options import Method, SolveOptions
-from gradwright.implicit.packing import Shapes, pack
-from gradwright.implicit.status import Status
-
-Native = Callable[[Callable[[Tensor], Tensor], Tensor], tuple[Tensor, Status]]
-"""A solver of gradwright's own for ``function(z) = 0``, on vectors."""
+from gradwright.implicit.plan import Backward, Plan, Task
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,8 @@ class Declared:
     gradient: None = None
     cotangent: str = ""
     declared_linear: bool = True
+    accuracy: float = 0.0
+    """The derivative is that of the solution; how near the solver comes to it shows in its noise."""
 
 
 class Solve:
@@ -86,16 +85,23 @@ class Solve:
         self,
         equation: Equation,
         settings: Settings,
-        native: Callable[[Equation], Callable[[Task, Sequence[Tensor], Sequence[Tensor]], tuple[list[Tensor], Status]]],
+        native: Native,
         remake: tuple[Any, ...],
         solver: Callable[..., Any] | None = None,
     ) -> None:
         self._equation, self._settings, self._native, self._remake = equation, settings, native, remake
         self._solver = solver
-        run = self._run_native if solver is None else self._run_users
-        self._core = make(
-            Plan(equation, run, settings.linear, settings.tol_residual, settings.backward, settings.steps)
+        own = solver is None
+        plan = Plan(
+            equation,
+            self._run_native if own else self._run_users,
+            native.many if own and native.together else None,
+            settings.linear,
+            settings.tol_residual,
+            settings.backward,
+            settings.steps,
         )
+        self._core = make(plan)
         if solver is None:
             self.__name__ = equation.main.name
         else:
@@ -203,7 +209,7 @@ class Solve:
                 "shape and dtype of the solution; write torch.zeros(...), or torch.tensor(0.0) for one number."
             )
         task.record.structure = task.start
-        found, task.record.aux = self._native(self._equation)(task, start, rest)
+        found, task.record.aux = self._native.one(task, start, rest)
         return found
 
     def _run_users(self, task: Task, start: Sequence[Tensor], rest: Sequence[Tensor]) -> list[Tensor]:
@@ -272,23 +278,6 @@ class Solve:
                 f"tensor, an array, a number or a container of them, like the first argument{hint}{aux}."
             ) from None
         return torch_compat.unflatten(found, structure)
-
-
-def on_vectors(
-    solver: Native, equation: Equation
-) -> Callable[[Task, Sequence[Tensor], Sequence[Tensor]], tuple[list[Tensor], Status]]:
-    """Return a solver on vectors as one on the tensors of a call."""
-
-    def run(task: Task, start: Sequence[Tensor], rest: Sequence[Tensor]) -> tuple[list[Tensor], Status]:
-        shapes = Shapes(equation.name, start)
-
-        def function(vector: Tensor) -> Tensor:
-            return equation.vector(task.start, task.given, shapes.unpack(vector), rest)
-
-        found, status = solver(function, pack(start).clone())
-        return shapes.unpack(found), status
-
-    return run
 
 
 def _made_again(made: Any, args: Sequence[Any], options: dict[str, Any], solver: Any) -> Any:

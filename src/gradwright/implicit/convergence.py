@@ -48,12 +48,12 @@ class Record:
 
 
 def refuse_unconverged(
-    name: str, function: Callable[[Tensor], Tensor], z: Tensor, value: Tensor, tolerance: float | None
+    name: str, measure: Callable[[], Tensor], z: Tensor, value: Tensor, tolerance: float | None
 ) -> None:
     """Refuse a point where the equations hold worse than an error of ``tolerance * (1 + |z|)`` in it explains.
 
-    ``value`` is ``function(z)``. Each equation is measured with its own scale, that of its derivative: the size of
-    ``dF_i/dz (1 + |z|)``, estimated from a few products with directions of random signs (which are the same each time).
+    ``value`` is that of the equations at ``z``, and ``measure`` returns :func:`relative_errors`, both perhaps for a
+    batch of points.
 
     Raises:
         ConvergenceError: some equation does not hold.
@@ -66,19 +66,31 @@ def refuse_unconverged(
         )
     if not bool(value.any()):
         return
+    errors = measure()
+    place = int(errors.argmax())
+    worst, residual = float(errors.flatten()[place]), float(value.flatten()[place])
+    if not worst <= tolerance:
+        sample, equation = divmod(place, value.shape[-1])
+        where = f" of sample {sample}" if value.ndim > 1 else ""
+        raise ConvergenceError(
+            f"{name}: the solver ended at a point that is not a solution, and its derivative there would be wrong: "
+            f"equation {equation} of {value.shape[-1]}{where} has the residual {residual:.3g}, {worst:.3g} relative to "
+            f"its scale; expected at most tol_residual = {tolerance:.3g}; let the solver iterate longer or more "
+            "exactly, or set tol_residual if this is as good as it gets."
+        )
+
+
+def relative_errors(function: Callable[[Tensor], Tensor], z: Tensor, value: Tensor) -> Tensor:
+    """Return how large each element of ``value``, which is ``function(z)``, is in its own scale.
+
+    That is the size of ``dF_i/dz (1 + |z|)``, estimated from a few products with directions of random signs, which are
+    the same each time.
+    """
     scale = torch.zeros_like(value)
     push = directional(function, z)
     for seed in range(_PROBES):
         scale = torch.maximum(scale, push(_direction(z, seed) * (1 + z.abs())).abs())
-    error = torch.where(value == 0, 0, value.abs() / scale)  # infinite where an equation does not depend on z
-    worst = int(error.argmax())
-    if not float(error[worst]) <= tolerance:
-        raise ConvergenceError(
-            f"{name}: the solver ended at a point that is not a solution, and its derivative there would be wrong: "
-            f"equation {worst} of {len(value)} has the residual {float(value[worst]):.3g}, {float(error[worst]):.3g} "
-            f"relative to its scale; expected at most tol_residual = {tolerance:.3g}; let the solver iterate longer or "
-            "more exactly, or set tol_residual if this is as good as it gets."
-        )
+    return torch.where(value == 0, 0, value.abs() / scale)  # infinite where an equation does not depend on z
 
 
 def directional(function: Callable[[Tensor], Tensor], z: Tensor) -> Callable[[Tensor], Tensor]:

@@ -9,10 +9,11 @@ from typing import Any
 
 from gradwright.errors import OptionError, unknown_choice
 from gradwright.implicit import solvers
-from gradwright.implicit.calling import Settings, Solve, on_vectors
-from gradwright.implicit.core import Backward
+from gradwright.implicit.calling import Settings, Solve
 from gradwright.implicit.equations import FixedPoint
+from gradwright.implicit.natives import OnVectors
 from gradwright.implicit.options import Method, SolveOptions
+from gradwright.implicit.plan import Backward
 
 
 def fixed_point(
@@ -75,9 +76,7 @@ def fixed_point(
     for option, value, lowest in (("steps", steps, 1), ("memory", memory, 0)):
         if value < lowest:
             raise OptionError(f"{equation.name}: {option} is {value!r}; expected a whole number from {lowest} on.")
-    native = functools.partial(
-        on_vectors, functools.partial(solvers.anderson, tol=tol, max_steps=max_steps, memory=memory)
-    )
+    solver = functools.partial(solvers.anderson, tol=tol, max_steps=max_steps, memory=memory)
     settings = Settings.of(equation, has_aux, arrays, tol_residual, linear, {"tol": tol, "max_steps": max_steps})
     settings = replace(settings, backward=backward, steps=steps if backward == "neumann" else 0)
-    return Solve(equation, settings, native, (fixed_point, (f,), options))
+    return Solve(equation, settings, OnVectors(equation, solver), (fixed_point, (f,), options))

@@ -10,10 +10,11 @@ from torch import Tensor
 from gradwright.errors import unknown_choice
 from gradwright.implicit import solvers
 from gradwright.implicit.calling import Settings, Solve
-from gradwright.implicit.core import Task
 from gradwright.implicit.kkt import Stationary
+from gradwright.implicit.natives import Native
 from gradwright.implicit.options import Method, SolveOptions
 from gradwright.implicit.packing import Shapes, pack
+from gradwright.implicit.plan import Task
 from gradwright.implicit.status import Status
 
 DENSE_UP_TO = 200
@@ -78,21 +79,23 @@ def argmin(
     }
     equation = Stationary("argmin", objective, constraints)
 
-    def native(_: Any) -> Callable[[Task, Sequence[Tensor], Sequence[Tensor]], tuple[list[Tensor], Status]]:
-        return lambda task, start, rest: _minimise(equation, task, start, rest, method, own)
-
     settings = Settings.of(equation, has_aux, arrays, tol_residual, linear, own)
-    return Solve(equation, settings, native, (argmin, (objective,), options))
+    return Solve(equation, settings, _Minimise(equation, method, own), (argmin, (objective,), options))
 
 
-def _minimise(
-    equation: Stationary, task: Task, start: Sequence[Tensor], rest: Sequence[Tensor], method: str, own: Any
-) -> tuple[list[Tensor], Status]:
-    shapes = Shapes(equation.name, start)
-    objective, constraints = equation.parts(task.start, task.given, shapes, rest)
-    z = pack(start).clone()
-    if constraints is None and (method == "lbfgs" or (method == "auto" and len(z) > DENSE_UP_TO)):
-        found, status = solvers.quasi_newton(objective, z, **own)
-    else:
-        found, status = solvers.descend(objective, constraints, z, **own)
-    return shapes.unpack(found), status
+class _Minimise(Native):
+    """The default solvers."""
+
+    def __init__(self, equation: Stationary, method: str, options: dict[str, Any]) -> None:
+        self.equation, self.method, self.options = equation, method, options
+
+    def one(self, task: Task, start: Sequence[Tensor], rest: Sequence[Tensor]) -> tuple[list[Tensor], Status]:
+        """Solve one problem."""
+        shapes = Shapes(self.equation.name, start)
+        objective, constraints = self.equation.parts(task.start, task.given, shapes, rest)
+        z, method = pack(start).clone(), self.method
+        if constraints is None and (method == "lbfgs" or (method == "auto" and len(z) > DENSE_UP_TO)):
+            found, status = solvers.quasi_newton(objective, z, **self.options)
+        else:
+            found, status = solvers.descend(objective, constraints, z, **self.options)
+        return shapes.unpack(found), status

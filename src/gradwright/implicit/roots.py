@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gradwright.implicit import solvers
-from gradwright.implicit.calling import Settings, Solve, on_vectors
+from gradwright.implicit.calling import Settings, Solve
 from gradwright.implicit.equations import Equation
+from gradwright.implicit.natives import OnVectors
 from gradwright.implicit.options import Method, SolveOptions
 
 
@@ -25,15 +26,21 @@ def root(
 ) -> Solve:
     """Solve ``residual(z, *params) = 0`` for ``z``, as a differentiable function of the parameters.
 
-    ``solve = root(residual)`` is called as ``solve(z0, *params)`` and uses Newton's method with a line search. Above
-    another solver it is a decorator: ``@root(residual)``, then ``def solver(z0, *params): return z``. The solver may be
-    anything, and is not differentiated: the gradient is that of the solution, by the implicit function theorem
-    (Krantz and Parks, 2013; Blondel et al., 2022). With ``F`` for the residual and ``v`` for the cotangent of ``z``::
+    ``solve = root(residual)`` is called as ``solve(z0, *params)`` and uses Newton's method with a line search (with
+    GMRES beyond 1,000 unknowns). Above another solver it is a decorator: ``@root(residual)``, then
+    ``def solver(z0, *params): return z``. The solver may be anything, and is not differentiated: the gradient is that
+    of the solution, by the implicit function theorem (Krantz and Parks, 2013; Blondel et al., 2022). With ``F`` for the
+    residual and ``v`` for the cotangent of ``z``::
 
         (dF/dz)^T w = v,    gradient of the parameters = -(dF/dparams)^T w
 
-    Forward mode, ``torch.func``, ``vmap`` (one solve for each sample) and derivatives of any order follow. The initial
-    guess gets a gradient of zeros. torch.compile leaves its graph for the solve.
+    Forward mode, ``torch.func``, ``vmap`` and derivatives of any order follow. The initial guess gets a gradient of
+    zeros. Problems that have nothing to do with each other belong under ``vmap``, which solves them at once with the
+    default solver, and calls another for each: as one ``z`` with a batch dimension they would be one large system.
+    torch.compile leaves its graph for the solve.
+
+    A solver gets detached tensors and runs with gradients off; one that uses autograd switches them on for itself. What
+    it returns is copied.
 
     Arguments:
         residual: a function of PyTorch operations (or one made by ``gw.external``) that returns as many numbers as
@@ -76,6 +83,6 @@ def root(
         "max_steps": max_steps,
     }
     equation = Equation("root", residual)
-    native = functools.partial(on_vectors, functools.partial(solvers.newton, tol=tol, max_steps=max_steps))
+    native = OnVectors(equation, functools.partial(solvers.newton, tol=tol, max_steps=max_steps))
     settings = Settings.of(equation, has_aux, arrays, tol_residual, linear, {"tol": tol, "max_steps": max_steps})
     return Solve(equation, settings, native, (root, (residual,), options))
