@@ -6,6 +6,7 @@ import copy
 import importlib.metadata
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.console import Console
 
 import gradwright
 from docs import readme
-from examples import fit_pose, learn_to_minimize, masked_loss, pca_alignment, train_language_model, verify
+from examples import call_c, fit_pose, learn_to_minimize, masked_loss, pca_alignment, train_language_model, verify
 from gradwright import cli
 
 Subjects = list[dict[str, Any]]
@@ -238,3 +239,26 @@ def test_stiffnesses_are_learned_through_scipy(
     off = {int(words[0]): float(words[8].rstrip("%")) for words in rows if len(words) > 8 and words[0].isdigit()}
     assert off[0] == 100.0
     assert off[60] < 10.0
+
+
+def test_c_and_cpp_learn_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    if not all(any(map(shutil.which, names)) for names in call_c.COMPILERS.values()):
+        pytest.skip("no compiler for C and C++")
+    monkeypatch.setattr("sys.argv", ["call_c.py"])
+    monkeypatch.setattr(call_c, "console", Console(width=120))
+    threads = torch.get_num_threads()
+    try:
+        call_c.main()
+    finally:
+        torch.set_num_threads(threads)
+    shown = capsys.readouterr().out
+    friction, true = map(float, re.findall(r"friction (\S+) \(it is (\S+)\)", shown)[0])
+    assert abs(friction / true - 1) < 0.1
+    assert float(re.findall(r"off by at most (\S+)%", shown)[0]) < 5
+    assert "━" in shown
+
+
+def test_c_without_a_compiler_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match=r"pendulum.c cannot be compiled: none of cc, gcc, clang is there"):
+        call_c.build(call_c.SOURCES / "pendulum.c", tmp_path)

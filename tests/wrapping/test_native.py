@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
+import importlib
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import gradwright as gw
+from examples import call_c
 from gradwright.errors import ArgumentError, DefinitionError, ExternalError, RuleError
 from gradwright.wrapping.routine import Routine
 from tests.wrapping.compiled import library
@@ -428,3 +433,158 @@ def test_compiled_code_keeps_it(routines: Path) -> None:
         (found,) = torch.autograd.grad(compiled(x), x)
         assert torch.allclose(compiled(x), loss(x), rtol=1e-12)
         assert torch.allclose(found, expected, rtol=1e-12)
+
+
+# --- other languages ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def swing(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return call_c.pendulum(library(tmp_path_factory.mktemp("c"), call_c.SOURCES / "pendulum.c"))
+
+
+@pytest.fixture(scope="module")
+def tridiagonal(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return call_c.tridiagonal(library(tmp_path_factory.mktemp("cpp"), call_c.SOURCES / "solver.cpp"))
+
+
+def test_a_simulation_in_c(swing: Any) -> None:
+    start, friction = vector(2, requires_grad=True), torch.tensor(0.1, dtype=DOUBLE, requires_grad=True)
+
+    def run(start: Tensor, friction: Tensor) -> Tensor:
+        return swing(20, 0.1, start, friction)  # type: ignore[no-any-return]
+
+    angles = []
+    angle, speed = start
+    for _ in range(20):
+        speed = speed + 0.1 * (-angle.sin() - friction * speed)
+        angle = angle + 0.1 * speed
+        angles.append(angle)
+    assert torch.allclose(run(start, friction), torch.stack(angles), rtol=1e-12)
+    assert gradcheck(run, (start, friction), check_forward_ad=True)
+    assert gradgradcheck(run, (start, friction))
+    with pytest.raises(ExternalError, match="swing returned the code 1, the pendulum went round so fast"):
+        swing(5, 1e300, start, friction)
+
+
+def test_a_solver_in_cpp(tridiagonal: Any) -> None:
+    lower, diagonal, upper, b = (vector(6).sigmoid() for _ in range(4))
+    inputs = [part.requires_grad_() for part in (lower, diagonal + 2, upper, b)]
+    full = torch.diag(inputs[1]) + torch.diag(upper[:-1], 1) + torch.diag(lower[1:], -1)
+    assert torch.allclose(tridiagonal(*inputs), torch.linalg.solve(full, b))
+    assert gradcheck(tridiagonal, inputs, check_forward_ad=True)
+    assert gradgradcheck(tridiagonal, inputs)
+    rows = vector(3, 6)
+    found = torch.func.vmap(tridiagonal, in_dims=(None, None, None, 0))(*inputs[:3], rows)
+    assert torch.allclose(found, torch.linalg.solve(full, rows.T).T)
+    with pytest.raises(ExternalError, match="tridiagonal returned the code 2, the matrix is singular"):
+        tridiagonal(lower, torch.zeros(6, dtype=DOUBLE), upper, b)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_examples_pass_every_check(swing: Any, tridiagonal: Any) -> None:
+    start, friction = vector(2, requires_grad=True), torch.tensor(0.1, dtype=DOUBLE, requires_grad=True)
+    report = gw.check(swing, 20, 0.1, start, friction, level="full", require=("vmap", "compile", "export"))
+    assert report, str(report)
+    lower, diagonal, upper, b = (vector(5).sigmoid().requires_grad_() for _ in range(4))
+    report = gw.check(tridiagonal, lower, diagonal.detach().add(2).requires_grad_(), upper, b, level="full")
+    assert report, str(report)
+
+
+def test_the_mathematics_of_the_system() -> None:
+    name = ctypes.util.find_library("m")
+    if name is None:
+        pytest.skip("the system has no library of mathematics of its own")
+    hypot = gw.native(name, "hypot", "x:f8, y:f8 -> f8", vjp=lambda g, x, y, out: {"x": g * x / out, "y": g * y / out})
+    x, y = vector(5, requires_grad=True), vector(5, requires_grad=True)
+    assert gradcheck(torch.func.vmap(hypot), (x, y))
+
+
+def test_a_routine_of_lapack_by_addresses() -> None:
+    found = sorted(Path(np.__file__).parents[1].glob("numpy.libs/libscipy_openblas64_*"))
+    if not found:
+        pytest.skip("NumPy does not bring a LAPACK with it here")
+    solve = gw.native(
+        found[0],
+        "scipy_dgesv_64_",
+        "*n:i8, *k:i8=1, a[n,n]:f8:F:inout, *lda:i8=n, pivots[n]:i8:work, b[n]:f8:inout, *ldb:i8=n, *info:i8:status",
+        argnums=("a", "b"),
+    )
+
+    @solve.vjp
+    def solve_vjp(g: Any, a: Tensor, out: Any) -> dict[str, Tensor]:
+        w = solve(a.T, g[1])[1]
+        return {"a": -torch.outer(w, out[1]), "b": w}
+
+    a, b = vector(4, 4, requires_grad=True), vector(4, requires_grad=True)
+    assert torch.allclose(solve(a, b)[1], torch.linalg.solve(a, b))
+    assert gradcheck(lambda a, b: solve(a, b)[1], (a, b))
+    assert gradgradcheck(lambda a, b: solve(a, b)[1], (a, b))
+    with pytest.raises(ExternalError, match="scipy_dgesv_64_ returned the code 1"):
+        solve(torch.zeros_like(a), b)
+
+
+FORTRAN = """
+subroutine cube(n, x, y)
+    integer, intent(in) :: n
+    double precision, intent(in) :: x(n)
+    double precision, intent(out) :: y(n)
+    y = x ** 3
+end subroutine
+"""
+
+
+def test_fortran_by_f2py_and_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "cubes.f90"
+    source.write_text(FORTRAN)
+    by_name = gw.native(library(tmp_path, source), "cube_", "*n:int, x[n]:f8, y[n]:f8:out")
+    x = vector(3, requires_grad=True)
+    assert torch.equal(by_name(x), x * x * x)
+    command = [sys.executable, "-m", "numpy.f2py", "-c", "-m", "cubes", str(source)]
+    if subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode:
+        pytest.skip("f2py cannot build here; it needs meson and ninja")
+    monkeypatch.syspath_prepend(tmp_path)
+    cubes = importlib.import_module("cubes")
+    cube = gw.external(lambda x: cubes.cube(x), out=gw.like(0))
+    cube.register_vjp(lambda g, x: 3 * x * x * g)
+    assert gradcheck(cube, x)
+
+
+def test_numba_in_threads() -> None:
+    numba = pytest.importorskip("numba", reason="Numba is not installed")
+
+    @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+    def logistic(x: Any, r: float) -> Any:
+        out = x.copy()
+        for _ in range(10):
+            out = r * out * (1 - out)
+        return out
+
+    @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+    def backwards(g: Any, x: Any, r: float) -> Any:
+        grad = g.copy()
+        out = x.copy()
+        for _ in range(10):
+            grad = grad * r * (1 - 2 * out)
+            out = r * out * (1 - out)
+        return grad
+
+    grow = gw.external(logistic, argnums="x", out=gw.like("x"), workers=2, releases_gil=True)
+    grow.register_vjp(lambda g, x, r: backwards(g, x, r))
+    x = torch.rand(5, dtype=DOUBLE, requires_grad=True)
+    assert gradcheck(lambda v: grow(v, 1.5), x)
+    rows = torch.rand(8, 5, dtype=DOUBLE)
+    found = torch.func.vmap(lambda v: grow(v, 1.5))(rows)
+    assert torch.equal(found, torch.stack([grow(row, 1.5) for row in rows]))
+
+
+def test_a_callback_of_numba_is_a_function_of_ctypes() -> None:
+    numba = pytest.importorskip("numba", reason="Numba is not installed")
+
+    @numba.cfunc("float64(float64)")  # type: ignore[untyped-decorator]
+    def square(x: float) -> float:
+        return x * x
+
+    found = gw.native(square.ctypes, signature="x:f8 -> f8", vjp=lambda g, x: 2 * x * g)
+    assert gradcheck(found, vector((), requires_grad=True))

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gradwright import torch_compat
@@ -227,9 +228,21 @@ class ForeignFunction:
 
     def _vmap(self, info: Any, in_dims: Any, *args: Any) -> Any:
         self.marshal.require_batches()
+        tensors = [value for value in args if isinstance(value, Tensor)]
+        if self.tensor_rules and info.batch_size and any(map(torch_compat.tracked, tensors)):
+            return self._rows(info.batch_size, in_dims, args), 0
         found = self.leaves.call("batch", [led(v, dim) for v, dim in zip(args, in_dims)], batch=1)
         outs = [out.expand(info.batch_size, *out.shape[1:]) for out in found]
         return (tuple(outs) if self.host.many else outs[0]), 0
+
+    def _rows(self, size: int, in_dims: Any, args: Sequence[Any]) -> Any:
+        """Return what it returns for a batch, by a call for each sample: rules on tensors are for one."""
+        rows = []
+        for i in range(size):
+            values = [v if dim is None else v.select(dim, i) for v, dim in zip(args, in_dims)]
+            keyword = {a.name: value for a, value in zip(self.arguments, values) if a.keyword_only}
+            rows.append(self.call(*values[: len(values) - len(keyword)], **keyword))
+        return tuple([torch.stack(parts) for parts in zip(*rows)]) if self.host.many else torch.stack(rows)
 
     # ---------------------------------------------------------------- rules
 

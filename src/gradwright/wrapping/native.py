@@ -143,11 +143,14 @@ def _annotation(p: Parameter, chosen: Sequence[str]) -> type:
 
 
 def _module(library: Any, signature: str) -> str:
-    """Return what stands for the module of the function: the same in every process, another for another library."""
+    """Return what stands for the module of the function, wherever its library lies: exported programs find it by that.
+
+    Another signature is another function.
+    """
     if isinstance(library, ctypes.CDLL):
         library = repr(library).split("'")[1]  # its path
     path = Path(library) if isinstance(library, (str, os.PathLike)) else Path("function")
-    digest = hashlib.blake2b(f"{path.absolute()} {signature}".encode(), digest_size=4).hexdigest()
+    digest = hashlib.blake2b("".join(signature.split()).encode(), digest_size=4).hexdigest()
     return f"native_{path.name.partition('.')[0]}_{digest}"
 
 
