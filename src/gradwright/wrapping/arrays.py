@@ -8,7 +8,7 @@ refers to, such as a work buffer that a solver returns from each call, is copied
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,14 +41,14 @@ _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 """In what a dtype that NumPy does not have is handed over."""
 
 
-def array_of(tensor: Tensor, dtype: torch.dtype | None = None, order: str = "K", copy: bool | None = None) -> Any:
+def array_of(tensor: Tensor, dtype: torch.dtype | None = None, order: str = "K", may_copy: bool = True) -> Any:
     """Return the values of a tensor as an array, read-only where it lies in the tensor's memory.
 
     Arguments:
         tensor: of any strided layout, dtype and device.
         dtype: of the array; None for the tensor's own (bfloat16, which NumPy does not have, becomes float32).
         order: ``"C"``, ``"F"`` or ``"K"`` (as it is).
-        copy: True: the array is the caller's own, to write into; None: only where it must be; False: never.
+        may_copy: whether the values may be copied where they must be.
 
     Raises:
         ExternalError: the tensor has no values to hand over, or they would have to be copied.
@@ -56,6 +56,11 @@ def array_of(tensor: Tensor, dtype: torch.dtype | None = None, order: str = "K",
     if tensor.layout is not torch.strided:
         raise ExternalError(f"a tensor of layout {tensor.layout}; expected a dense one; write x.to_dense().")
     wanted = dtype or _WIDER.get(tensor.dtype, tensor.dtype)
+    if wanted not in DTYPES:
+        raise ExternalError(
+            f"a tensor of dtype {wanted}, which NumPy does not have; expected one that it has; declare "
+            "dtype=torch.float32, or pass it converted."
+        )
     found = tensor.detach()
     if found.dtype is not wanted:
         found = found.to(wanted)
@@ -66,16 +71,41 @@ def array_of(tensor: Tensor, dtype: torch.dtype | None = None, order: str = "K",
     array = found.numpy()
     shared = found.data_ptr() == tensor.data_ptr()
     flags = array.flags
-    if (order == "C" and not flags.c_contiguous) or (order == "F" and not flags.f_contiguous) or (copy and shared):
+    if (order == "C" and not flags.c_contiguous) or (order == "F" and not flags.f_contiguous):
         array, shared = np.array(array, order=order), False  # type: ignore[call-overload]
     if shared:
         array.flags.writeable = False
-    elif copy is False:
+    elif not may_copy:
         raise ExternalError(
             f"a tensor ({tensor.dtype}, strides {tensor.stride()}, on {tensor.device}) that must be copied to be an "
             f"array of dtype {wanted} and order {order!r}, with copy=False; pass it as it is needed, or drop copy."
         )
     return array
+
+
+def own(value: Any) -> Any:
+    """Return a value, or a tuple, list or dict of them, with arrays that the caller may write into."""
+    return _mapped(np.array, value)
+
+
+def locked(value: Any) -> Any:
+    """Return a value, or a tuple, list or dict of them, with arrays that may not be written into."""
+    return _mapped(_read_only, value)
+
+
+def _read_only(array: Any) -> Any:
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return function(value)
+    if type(value) in (tuple, list):
+        return type(value)([_mapped(function, part) for part in value])
+    return {key: _mapped(function, part) for key, part in value.items()} if type(value) is dict else value
 
 
 def as_array(value: Any, what: str) -> Any:
@@ -186,7 +216,7 @@ def tensor_of(array: Any, dtype: torch.dtype | None = None, device: torch.device
         dtype: of the tensor; None for the array's own.
         device: where the tensor is to be; None for the CPU.
     """
-    if not array.flags.writeable or _awkward(array.strides):
+    if not array.flags.writeable or _awkward(array):
         array = np.array(array, order="C")
     tensor = torch.from_numpy(array)
     if dtype is not None and tensor.dtype is not dtype:
@@ -194,9 +224,9 @@ def tensor_of(array: Any, dtype: torch.dtype | None = None, device: torch.device
     return tensor if device is None or device.type == "cpu" else tensor.to(device)
 
 
-def _awkward(strides: Sequence[int]) -> bool:
-    """Tell whether torch refuses strides, or reads several elements from one place."""
-    return any(stride <= 0 for stride in strides)
+def _awkward(array: Any) -> bool:
+    """Tell whether torch refuses the strides of an array, or reads several elements from one place."""
+    return any(stride <= 0 or stride % array.itemsize for stride in array.strides)
 
 
 def described(array: Any) -> str:

@@ -164,7 +164,7 @@ def _in_pool(calculus: Calculus, kind: str, batch: Batch, pool: Any, needed: Seq
     points = [Point(host, sample.args, sample.outs) for sample in samples]
     jobs: list[Any] = []
     if kind == "batch" and not host.by_keyword and host.memory is None:
-        jobs = [(host.function, tuple(sample.args)) for sample in samples]
+        jobs = [(host.function, tuple(host.given(sample.args))) for sample in samples]
         host.calls += len(samples)
     elif kind != "batch":
         given = [(at, sample.leading["g"], sample.leading["t"]) for at, sample in zip(points, samples)]

@@ -105,7 +105,7 @@ class Calculus:
         if "out" in rule.asks:
             values["out"] = self._out(at)
         given = self._g(g) if kind == "pull" else self._t(t)
-        return rule.function, (given, *(values[name] for name in rule.asks))
+        return rule.function, tuple(self.host.given((given, *(values[name] for name in rule.asks))))
 
     def done(self, kind: str, returned: Any, at: Point) -> Arrays:
         """Return what comes of the result of a :meth:`job`."""
@@ -221,10 +221,13 @@ class Calculus:
         values = {**dict(zip(self.host.names, at.values)), **more}
         if "out" in rule.asks:
             values["out"] = self._out(at)
-        if "residuals" in rule.asks:
-            values["residuals"] = at.residuals
+        kept = {"residuals": at.residuals} if "residuals" in rule.asks else {}  # these are the user's own
+
+        def call(leading: Sequence[Any], values: dict[str, Any]) -> Any:
+            return rule.call(leading, {**values, **kept})
+
         try:
-            returned = rule.call(leading, values)
+            returned = self.host.given_copies(call, [tuple(leading), values])
             return owned(returned, f"{self.name}: the rule {self._rule(kind)!r} returned")
         except GradwrightError:
             raise

@@ -212,9 +212,9 @@ class ForeignFunction:
     ) -> list[Tensor | None]:
         """Return gradients where foreign code may run right here."""
         marshal = self.marshal
-        known = None if outs is None else [marshal.array(out, "out") for out in outs]
+        known = None if outs is None else [marshal.array(out, "out", may_copy=True) for out in outs]
         at = Point(self.host, marshal.args(args), known, residuals)
-        found = self.calculus.pull(at, [marshal.array(c, "g") for c in g], needed)
+        found = self.calculus.pull(at, [marshal.array(c, "g", may_copy=True) for c in g], needed)
         return [
             None if grad is None else marshal.gradient(grad, args[place]) for grad, place in zip(found, self.places)
         ]

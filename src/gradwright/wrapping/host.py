@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from gradwright.errors import ArgumentError, ExternalError, NondeterministicWarning, describe_exception, kind_of
-from gradwright.wrapping.arrays import described, owned
+from gradwright.wrapping.arrays import described, locked, own, owned
 from gradwright.wrapping.kept import Kept
 
 OnError: TypeAlias = Literal["raise", "nan"] | Callable[[Exception, tuple[int, ...], tuple[Any, ...]], Any]
@@ -105,9 +105,23 @@ class Host:
         except Exception as again:
             raise self.failed(again, values, index) from again
 
+    def given_copies(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
+        """Call a rule; with arrays of its own where that is declared, or where it raised since it may not write."""
+        try:
+            return function(*self.given(values))
+        except Exception as error:
+            if self.writes or not _wants_to_write(error):
+                raise
+            self.writes = True
+            return function(*self.given(values))
+
+    def given(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return arguments as foreign code gets them: read-only, or its own where it writes into them."""
+        given: Sequence[Any] = (own if self.writes else locked)(list(values))
+        return given
+
     def _call(self, values: Sequence[Any]) -> Any:
-        if self.writes:
-            values = [np.array(v) if isinstance(v, np.ndarray) and not v.flags.writeable else v for v in values]
+        values = self.given(values)
         if not self.by_keyword:
             return self.function(*values)
         by_name = dict(zip(self.names, values))

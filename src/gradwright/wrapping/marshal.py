@@ -50,7 +50,7 @@ class Marshal:
 
     # ---------------------------------------------------------------- handing over
 
-    def array(self, value: Any, name: str) -> Any:
+    def array(self, value: Any, name: str, *, may_copy: bool = False) -> Any:
         """Return a tensor as the array that foreign code gets, and anything else as it is.
 
         Raises:
@@ -68,7 +68,7 @@ class Marshal:
         if floating and self.dtype is not None:
             dtype = self.dtype.to_complex() if value.is_complex() and not self.dtype.is_complex else self.dtype
         try:
-            return array_of(value, dtype, self.order, self.copy)
+            return array_of(value, dtype, self.order, may_copy=may_copy or self.copy is not False)
         except ExternalError as error:
             raise ArgumentError(f"{self.name}: {name!r} is {error}") from None
 
@@ -158,8 +158,8 @@ class Marshal:
         """Run one map on tensors, for a batch or one sample."""
         args = self.args(given.args)
         word = {"g": given.g, "t": given.t, "u": given.u}
-        leading = {key: [self.array(part, key) for part in parts] for key, parts in word.items()}
-        outs = [None if out is None else self.array(out, "out") for out in given.outs]
+        leading = {key: [self.array(part, key, may_copy=True) for part in parts] for key, parts in word.items()}
+        outs = [None if out is None else self.array(out, "out", may_copy=True) for out in given.outs]
         known = None if any(out is None for out in outs) else outs
         kept = residuals_of(given.kept)
         if given.batch == 0:
@@ -234,7 +234,7 @@ class Marshal:
     def _ran(self, kind: MapName, values: Sequence[Any]) -> Any:
         host = self.calculus.host
         try:
-            return self.batched[kind](*values)
+            return host.given_copies(self.batched[kind], values)
         except Exception as error:
             raise host.failed(error, values[-len(host.names) :]) from error
 

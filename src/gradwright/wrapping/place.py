@@ -37,4 +37,6 @@ class Point:
 
     def _run(self) -> None:
         self._outs, self._residuals = self.host.run(self.values)
+        for out in self._outs:
+            out.flags.writeable = False  # several calls of rules may get it
         self._ran = True

@@ -44,7 +44,8 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Ca
     every = len(places) == number
 
     def forward(*values: Any) -> Any:
-        if host.number is not None or modes():  # the first call, or several outputs; perhaps something records
+        # The first call, or several outputs; it writes into its arguments; perhaps something records.
+        if host.number is not None or host.writes or modes():
             return general(*values)
         try:
             arrays = [v.detach().numpy() if every or isinstance(v, Tensor) else v for v in values]
@@ -59,10 +60,11 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Ca
         except Exception as error:
             out = host.rescued(error, arrays)
         if type(out) is ndarray and getrefcount(out) <= LONE and out.base is None and out.dtype in READABLE:
+            flags, like = out.flags, None if model is None else arrays[model]
             if model is None:
-                if out.dtype.kind == "f":
+                if out.dtype.kind == "f" and flags.writeable:
                     return from_numpy(out)
-            elif out.shape == arrays[model].shape and out.dtype is arrays[model].dtype and out.flags.c_contiguous:
+            elif type(like) is ndarray and out.shape == like.shape and out.dtype is like.dtype and flags.carray:
                 return from_numpy(out)
         outs, _ = host.read(out, arrays)
         return marshal.results(outs, values, ())[0]
@@ -75,15 +77,16 @@ def pull_of(
 ) -> Callable[..., Any]:
     """Return the VJP on tensors of a function with one differentiable argument, with the user's ``rule`` on arrays."""
     calculus = marshal.calculus
-    names = (*calculus.host.names, *extra)
+    host = calculus.host
+    names = (*host.names, *extra)
     asked = [names.index(name) for name in rule.asks]
     function = rule.function
     (place,) = calculus.places
-    name = calculus.host.names[place]
-    number = len(calculus.host.names)
+    name = host.names[place]
+    number = len(host.names)
 
     def pull(g: Any, *values: Any) -> Any:
-        if is_grad_enabled() or anything_around():
+        if host.writes or is_grad_enabled() or anything_around():
             return long_way(g, *values, {name: True})
         try:
             arrays = [v.detach().numpy() if isinstance(v, Tensor) else v for v in values]
@@ -102,12 +105,13 @@ def pull_of(
             type(grad) is ndarray
             and getrefcount(grad) <= LONE
             and grad.base is None
+            and grad.flags.writeable
             and grad.dtype is arrays[place].dtype
             and grad.shape == arrays[place].shape
         ):
             return from_numpy(grad)
         outs = None if not extra else [arrays[number]]
-        at = Point(calculus.host, arrays[:number], outs)
+        at = Point(host, arrays[:number], outs)
         found = calculus.taken_for(grad, at)
         return None if found is None else marshal.gradient(found, values[place])
 
