@@ -62,7 +62,7 @@ def test_steps_fit_the_noise(method: Any, name: str) -> None:
     assert error < derivative.accuracy
     naive = off(f.gradient(fd(method, noise=0), X), np.cos(X))
     assert naive > 30 * error or naive > 0.9
-    # Stating the noise does the same without measuring.
+    # So does stating it.
     assert off(f.gradient(fd(method, noise=size), X), np.cos(X)) < limit
 
 
@@ -99,8 +99,19 @@ def test_the_measured_step_is_better_than_the_usual_one() -> None:
     for name, factor in (("a large constant", 20), ("fast", 100), ("nearly at zero", 1e3), ("linear", 5)):
         function, slope, x = SMOOTH[name]
         f = Evaluate(function)
-        usual = off(f.gradient(fd(noise=0), x), slope(x))
+        usual = off(f.gradient(fd(rel_step=6e-6), x), slope(x))
         assert off(f.gradient(fd(), x), slope(x)) < usual / factor
+
+
+@pytest.mark.parametrize("noise", [1e-12, 1e-9, 1e-6])
+@pytest.mark.parametrize("method", ["3-point", "2-point"])
+def test_curvature_is_measured_where_noise_is_stated(method: Any, noise: float) -> None:
+    """Far from 0 a function may vary on a length that is much shorter than its arguments."""
+    f, derivative = Evaluate(lambda x: np.sin(x) + 2), fd(method, noise=noise)
+    for scale in (1.0, 10.0, 100.0):  # and again at each magnitude
+        error = off(f.gradient(derivative, scale * X), np.cos(scale * X))
+        assert error < derivative.accuracy
+        assert error < 3 * scale * (noise ** (2 / 3) if method == "3-point" else noise**0.5)
 
 
 def test_a_direction_along_which_a_norm_is_straight() -> None:

@@ -55,10 +55,11 @@ def fd(
 
     so that the best relative error is about eps^(2/3), eps^(1/2) and eps. The noise is not that of rounding where f
     stops at a tolerance, computes in single precision or reads printed digits: with a tolerance of 1e-6 inside f, the
-    step that is best for rounding is off by 3 % and more. Unless ``noise`` or a step is given, noise and curvature are
-    therefore measured when the function is first used with arguments of some shapes, at 8 evaluations that change
-    the arguments by up to 1 % (Moré and Wild 2011). One column of the Jacobian takes 2, 1 and 1 evaluations, and so
-    does a derivative in forward mode. Those of a gradient are made in one batch, in parallel where there are workers.
+    step that is best for rounding is off by 3 % and more. Unless a step is given, the curvature and, where it is not
+    stated, the noise are therefore measured when the function is first used with arguments of some shapes and magnitude
+    (a power of 2), at 8 evaluations or a few more that change the arguments by up to 1 % (Moré and Wild 2011). One
+    column of the Jacobian takes 2, 1 and 1 evaluations, and so does a derivative in forward mode. Those of a gradient
+    are made in one batch, in parallel where there are workers.
 
     Arguments:
         method: the formula. ``"cs"`` needs a function that is analytic in code; it is compared with central differences
@@ -118,10 +119,10 @@ def fd(
 
 @dataclass
 class _Shape:
-    """What is known for arguments of some shapes."""
+    """What is known for arguments of some shapes; steps for each magnitude that the arguments had."""
 
-    learned: Learned
     pattern: Pattern | None
+    learned: dict[tuple[int, ...], Learned] = field(default_factory=dict)
     covered: bool = False
 
 
@@ -146,7 +147,7 @@ class FiniteDifferences:
     @property
     def accuracy(self) -> float:
         """The relative error of a gradient of a smooth function, as far as known: it is measured at the first use."""
-        known = [shape.learned.error for shape in list(self._known.values())]
+        known = [each.error for shape in list(self._known.values()) for each in list(shape.learned.values())]
         usual = stated(self.method, self.noise or 0.0, float(np.finfo(np.float64).eps)).error
         return min(1.0, SAFETY * max(known, default=usual))
 
@@ -178,9 +179,10 @@ class FiniteDifferences:
             return hood.by_argument(np.zeros(hood.x.size))
         down, up = rooms(hood, self.bounds)
         shape = self._shape(hood, down, up)
-        h = self._steps(hood, shape.learned)
+        learned = self._learned(hood, shape, down, up)
+        h = self._steps(hood, learned)
         stencil = self._stencil(hood, h, down, up)
-        sweep = Sweep(hood, stencil, self._change(hood), shape.pattern, self._noise(hood, shape.learned))
+        sweep = Sweep(hood, stencil, self._change(hood), shape.pattern, self._noise(hood, learned))
         if shape.pattern is None or shape.covered:
             return hood.by_argument(sweep.pull(cotangent, used)[0])
         random = np.random.default_rng(1974)
@@ -189,7 +191,7 @@ class FiniteDifferences:
         change, probe = self._along(hood, direction, down, up, used)
         gradient, along, size = sweep.pull(cotangent, used, probe)
         change = np.where(used, change, along)
-        for row in sweep.apart(change, along, size, max(1e-12, SAFETY * shape.learned.error)):
+        for row in sweep.apart(change, along, size, max(1e-12, SAFETY * learned.error)):
             # Truncation sets them apart as well; so the columns outside the pattern are moved alone.
             outside = sweep.outside(row)
             sweep.require_still(self._along(hood, np.where(outside, direction, 0.0), down, up, used)[0], row)
@@ -218,7 +220,7 @@ class FiniteDifferences:
         if not tangent.any() or not hood.f.size or not np.isfinite(tangent).all():
             return hood.by_output(np.full(hood.f.size, 0.0 if not tangent.any() else np.nan))
         down, up = rooms(hood, self.bounds)
-        learned = self._shape(hood, down, up).learned
+        learned = self._learned(hood, self._shape(hood, down, up), down, up)
         step = 1 / np.max(np.abs(tangent) / self._steps(hood, learned))
         if self.method == "cs":
             change, _ = self._along(hood, step * tangent, down, up, np.ones(hood.f.size, dtype=bool))
@@ -228,18 +230,24 @@ class FiniteDifferences:
     # --- one function at one point --------------------------------------------------------------------
 
     def _shape(self, hood: Neighbourhood, down: Array, up: Array) -> _Shape:
-        """Return what is known for these shapes; measure and compare where nothing is."""
+        """Return what is known for these shapes; the complex step is compared where nothing is."""
         if hood.key not in self._known:
             pattern = None if self.sparsity is None else pattern_of(self.sparsity, hood)
             if self.method == "cs":
                 complex_step.verify(hood, down, up, self.noise)
-            self._known[hood.key] = _Shape(self._learned(hood, down, up), pattern)
+            self._known[hood.key] = _Shape(pattern)
         return self._known[hood.key]
 
-    def _learned(self, hood: Neighbourhood, down: Array, up: Array) -> Learned:
+    def _learned(self, hood: Neighbourhood, shape: _Shape, down: Array, up: Array) -> Learned:
+        """Return what is known for arguments of this magnitude; measure where nothing is."""
+        if hood.magnitude not in shape.learned:
+            shape.learned[hood.magnitude] = self._learn(hood, down, up)
+        return shape.learned[hood.magnitude]
+
+    def _learn(self, hood: Neighbourhood, down: Array, up: Array) -> Learned:
         given = self.rel_step if self.abs_step is None else self.abs_step
-        if given is None and self.noise is None and self.method != "cs":
-            return measured(self.method, hood, down, up)
+        if given is None and self.method != "cs":
+            return measured(self.method, hood, down, up, self.noise)
         learned = stated(self.method, self.noise or 0.0, hood.epsilon)
         learned.error *= shorter(hood) if self.method != "cs" else 1.0
         if given is not None and self.method != "cs":

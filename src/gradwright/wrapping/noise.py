@@ -59,17 +59,18 @@ def shorter(hood: Neighbourhood, least: float = 0.0) -> float:
     return min(MOST_SHORTER, max(1.0, _rms(lengths(hood, least, shortest=1.0) / lengths(hood, least))))
 
 
-def measured(method: Method, hood: Neighbourhood, down: Array, up: Array) -> Learned:
-    """Measure noise, slope and curvature along one direction in which all variables move.
+def measured(method: Method, hood: Neighbourhood, down: Array, up: Array, known: float | None = None) -> Learned:
+    """Measure slope, curvature and, where it is not known, noise along one direction in which all variables move.
 
     It costs 8 evaluations, and 8 more each time that nothing moves.
     """
-    least, spacing = 0.0, min(WIDE, SPACING * (hood.epsilon / np.finfo(np.float64).eps) ** (1 / 3))
+    precision = max(hood.epsilon, known or 0.0) / np.finfo(np.float64).eps
+    least, spacing = 0.0, min(WIDE / 10, float(SPACING * precision ** (1 / 3)))
     while True:
         direction = _direction(hood, lengths(hood, least, shortest=0.0), down, up)
         reach = float(np.abs(direction).max())
         if reach == 0:
-            return stated(method, 0.0, hood.epsilon)
+            return stated(method, known or 0.0, hood.epsilon)
         steps = [k * spacing for k in OFFSETS if k]
         *rows, below, above = _line(hood, direction, [*steps, -WIDE, WIDE], down, up)
         table, wide = np.stack([*rows[:3], hood.f, *rows[3:]]), np.stack([below, above])
@@ -78,7 +79,8 @@ def measured(method: Method, hood: Neighbourhood, down: Array, up: Array) -> Lea
         elif not _moves(wide - hood.f, hood, hood.epsilon**-0.5) and max(least, reach) < 1:
             least = min(1.0, 100 * max(least, reach))
         else:
-            return _concluded(method, hood, table, spacing, wide, least, int(np.count_nonzero(direction)))
+            moving = int(np.count_nonzero(direction))
+            return _concluded(method, hood, table, spacing, wide, least, moving, known)
 
 
 def _direction(hood: Neighbourhood, scales: Array, down: Array, up: Array) -> Array:
@@ -118,10 +120,13 @@ def _concluded(
     wide: Array,
     least: float,
     moving: int,
+    known: float | None,
 ) -> Learned:
     """Put noise, slope and curvature together; every output counts relative to the size of its array."""
     with np.errstate(all="ignore"):
-        noise = np.maximum(_table_noise(table), hood.epsilon * np.abs(table).max(axis=0))
+        noise = max(known or 0.0, hood.epsilon) * np.abs(table).max(axis=0)
+        if known is None:
+            noise = np.maximum(_table_noise(table), noise)
         # One output may look quiet by chance; the others of its array tell.
         pooled = np.concatenate([np.maximum(part, _rms(part)) for part in hood.split(noise)])
         slope = (table[6] - table[0]) / ((OFFSETS[6] - OFFSETS[0]) * spacing)
@@ -134,9 +139,9 @@ def _concluded(
             third = 6 * np.abs((wide[1] - wide[0]) / (2 * WIDE) - slope) / WIDE**2
             third = np.where(third > unseen_third * pooled, third, 0.0)
         slope = np.where(np.abs(slope) * spacing > pooled, slope, (wide[1] - wide[0]) / (2 * WIDE))
-        known = np.isfinite(noise + slope + curvature + third)
+        finite = np.isfinite(noise + slope + curvature + third)
     totals = np.zeros(4)
-    for parts in zip(*[hood.split(each) for each in (noise, slope, curvature, third, known, hood.f)]):
+    for parts in zip(*[hood.split(each) for each in (noise, slope, curvature, third, finite, hood.f)]):
         mask = parts[4]
         if not mask.any():
             continue
@@ -146,7 +151,7 @@ def _concluded(
             totals = np.maximum(totals, np.array(rms) / size)
     relative, steepness, second, third_size = (float(total) for total in totals)
     if relative == 0:
-        return stated(method, 0.0, hood.epsilon)
+        return stated(method, known or 0.0, hood.epsilon)
     relative = max(relative, hood.epsilon)
     # Where the slope vanishes, the error is relative to what the slope is nearby.
     each = max(steepness, WIDE * second) / math.sqrt(moving)
@@ -162,7 +167,7 @@ def _concluded(
         step = min(max(step, usual / 1000), max(usual, WIDE))
         errors = relative / step, third_size * step**2 / 6
     error = min(1.0, (shorter(hood, least) * errors[0] + errors[1]) / each) if each else 0.0
-    return Learned(relative, step, least, max(error, usual_error(method, hood.epsilon)))
+    return Learned(max(relative, known or 0.0), step, least, max(error, usual_error(method, hood.epsilon)))
 
 
 def _rms(values: Array) -> float:

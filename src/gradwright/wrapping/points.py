@@ -6,19 +6,17 @@ have a derivative. Both are numbered through, whatever the shapes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from gradwright.errors import ArgumentError, DomainError, MissingDependencyError, RuleError
+from gradwright.errors import ArgumentError, DomainError, RuleError, missing_extra
 
 try:
     import numpy as np
 except ModuleNotFoundError:  # pragma: no cover - NumPy is among the tools that tests need
-    raise MissingDependencyError(
-        "gw.fd: it needs numpy, which is not installed; install it with `pip install numpy` (or "
-        "`pip install 'gradwright[numpy]'`)."
-    ) from None
+    raise missing_extra("gw.fd", "numpy") from None
 
 __all__ = ["Array", "Caller", "Evaluate", "Neighbourhood", "np"]
 
@@ -103,6 +101,14 @@ class Neighbourhood:
             tuple((array.shape, array.dtype.str) for array in self.arrays),
             tuple((out.shape, out.dtype.str) for out in self.outputs),
         )
+
+    @property
+    def magnitude(self) -> tuple[int, ...]:
+        """The size of each differentiable argument as a power of two: the length on which f varies may go with it."""
+        sizes = [
+            float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0 for array in self.arrays
+        ]
+        return tuple([math.frexp(size)[1] if math.isfinite(size) else 0 for size in sizes])
 
     # --- flat vectors ---------------------------------------------------------------------------------
 
