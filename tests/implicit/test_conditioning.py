@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gradwright.implicit import dense
-from gradwright.implicit.conditioning import condition_number
+from gradwright.implicit.conditioning import condition_number, norm_of_inverse
 from tests.implicit.equations import regular
 
 D = torch.float64
@@ -43,6 +43,18 @@ def test_an_ill_conditioned_large_matrix_is_seen() -> None:
     A = (u * torch.logspace(0, -11, 120, dtype=D)) @ v
     truth = torch.linalg.cond(scaled(A), 1)
     assert truth / 3 <= estimate(A) <= 1.01 * truth
+
+
+def test_an_inverse_that_hides_from_the_first_vectors_is_seen() -> None:
+    """What sums to exactly zero over rows and columns and leaves some unknowns alone; Higham's vector sees it."""
+    n = 128
+    part = torch.randint(-3, 4, (60, 60)).to(D)
+    hidden = torch.zeros(n, n, dtype=D)
+    hidden[8:, 8:] = torch.cat([torch.cat([part, -part]), torch.cat([-part, part])], 1)
+    inverse = torch.eye(n, dtype=D) + 2**26 * hidden
+    found = norm_of_inverse(inverse, lambda x: inverse @ x, lambda x: inverse.mT @ x)
+    truth = torch.linalg.matrix_norm(inverse, 1)
+    assert truth / 200 <= found <= truth
 
 
 def test_each_matrix_of_a_batch_has_its_own() -> None:

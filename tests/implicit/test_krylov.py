@@ -43,6 +43,16 @@ def test_gmres_begins_anew() -> None:
     torch.testing.assert_close(solve(A, b, method="gmres", restart=8), solution(A, b))
 
 
+def test_the_basis_of_gmres_stays_orthogonal() -> None:
+    """Orthogonalised once, it loses digits that an ill-conditioned system needs, and more steps than unknowns."""
+    u, v = (torch.linalg.qr(torch.randn(80, 80, dtype=D))[0] for _ in range(2))
+    A, truth = (u * torch.logspace(0, -7, 80, dtype=D)) @ v, torch.randn(80, dtype=D)
+    count: list[int] = []
+    x = solve(A, A @ truth, count, method="gmres", restart=80, tol=1e-13)
+    assert torch.linalg.vector_norm(x - truth) <= 1e-5 * torch.linalg.vector_norm(truth)
+    assert len(count) <= 80 + 2
+
+
 def test_gmres_needs_as_many_steps_as_there_are_eigenvalues() -> None:
     count: list[int] = []
     solve(

@@ -40,13 +40,12 @@ def condition_number(matrix: Tensor, solve: Solve) -> Tensor:
     def adjoint(x: Tensor) -> Tensor:
         return rows * solve(columns.mT * x, True)
 
-    found: Tensor = norm * _norm_of_inverse(matrix, inverse, adjoint)
+    found: Tensor = norm * norm_of_inverse(matrix, inverse, adjoint)
     return found
 
 
-def _norm_of_inverse(
-    matrix: Tensor, inverse: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor]
-) -> Tensor:
+def norm_of_inverse(matrix: Tensor, inverse: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the 1-norm of the inverse of each matrix, which ``inverse`` and ``adjoint`` apply; from below if large."""
     n = matrix.shape[-1]
     if n <= EXACT_UP_TO:
         eye = torch.eye(n, dtype=matrix.dtype, device=matrix.device).expand(matrix.shape)

@@ -91,7 +91,7 @@ def _gmres(matvec: Operator, b: Tensor, options: SolveOptions) -> Tensor:
         steps = min(options.restart, left, b.numel())
         left -= steps
         before = _norm(r)
-        x = x + torch.where(active, _cycle(matvec, r, target, steps), 0.0)
+        x = x + _cycle(matvec, r, target, steps)
         r = b - matvec(x)
         if not torch_compat.anywhere(active & (_norm(r) < 0.99 * before)):
             break  # no progress
