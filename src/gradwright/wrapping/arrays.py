@@ -140,63 +140,47 @@ def as_array(value: Any, what: str) -> Any:
     return array
 
 
-def owned(returned: Any, what: str, measured: list[int] | None = None) -> Any:
+def owned(box: list[Any], what: str) -> Any:
     """Return what foreign code returned, bare or in a tuple or dict, with arrays that nobody else can reach.
 
     An array that something else refers to, such as a buffer that is used again in the next call, is copied; so is a
-    view of another's memory. The caller must have the value in one variable. ``measured`` is filled with the number of
-    references to each array.
+    view of another's memory. That is told by counting references, so the caller must not have one: it hands over the
+    value in a list, out of which it is taken. All are counted in this very frame: while torch.compile watches, Python
+    counts one more for what is passed from function to function.
 
     Raises:
         ExternalError: a part is neither None nor something that torch can read.
     """
+    returned = box.pop()
     if type(returned) is tuple:
-        return tuple([_owned(part, what, tuple, measured) for part in returned])
+        parts = []
+        for part in returned:
+            references = sys.getrefcount(part)
+            parts.append(None if part is None else _owned(part, references, what))
+        return tuple(parts)
     if type(returned) is dict:
-        return {key: _owned(part, what, dict, measured) for key, part in returned.items()}
-    return _owned(returned, what, None, measured)
+        found = {}
+        for key in returned:
+            part = returned[key]
+            references = sys.getrefcount(part)
+            found[key] = None if part is None else _owned(part, references, what)
+        return found
+    part = returned
+    references = sys.getrefcount(part)
+    return _owned(part, references, what)
 
 
-def _owned(part: Any, what: str, within: type | None, measured: list[int] | None) -> Any:
-    if part is None and within is not None:
-        return None
+def _owned(part: Any, references: int, what: str) -> Any:
     if type(part) is not np.ndarray or part.dtype not in READABLE:
         array = as_array(part, what)
         return array if array is not part and array.base is None and array.flags.owndata else np.array(array)
-    references = sys.getrefcount(part)
-    if measured is not None:
-        measured.append(references)
-        return part
-    if references > _ALONE[within]:
+    if references > LONE + 1:
         return np.array(part)
     base = part.base
     if base is None:
         return part if part.flags.owndata else np.array(part)
-    alone = type(base) is np.ndarray and base.base is None and base.flags.owndata and sys.getrefcount(base) <= _BASE
+    alone = type(base) is np.ndarray and base.base is None and base.flags.owndata and sys.getrefcount(base) <= LONE + 1
     return part if alone else np.array(part)
-
-
-def _references(make: Any) -> int:
-    """Return how many references are counted to an array that nobody else holds."""
-    measured: list[int] = []
-    returned = make()
-    owned(returned, "", measured)
-    return measured[0]
-
-
-def _base_references() -> int:
-    """Return how many references are counted to the base of a view that nobody else holds."""
-    part = np.empty((2, 2))[0]
-    base = part.base
-    return sys.getrefcount(base)
-
-
-_ALONE: dict[Any, int] = {
-    None: _references(lambda: np.empty(1)),
-    tuple: _references(lambda: (np.empty(1),)),
-    dict: _references(lambda: {"x": np.empty(1)}),
-}
-_BASE = _base_references()
 
 
 def _lone() -> int:

@@ -118,7 +118,7 @@ def _instead(calculus: Calculus, error: ExternalError, index: tuple[int, ...], b
         return None
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
     returned = policy(cause, index, tuple(batch.sample(index).args))
-    return calculus.host.read(returned, ())[0]
+    return calculus.host.read([returned], ())[0]
 
 
 def stacked(
@@ -186,5 +186,5 @@ def result_of(
     if isinstance(outcome, Failed):
         what = f"{outcome.type_name}: {outcome.message}" if outcome.message else outcome.type_name
         raise calculus.host.said(what, outcome.traceback, at.values, index)
-    returned = outcome.value
-    return calculus.host.read(returned, at.values)[0] if kind == "batch" else calculus.done(kind, returned, at)
+    box = [outcome.value]
+    return calculus.host.read(box, at.values)[0] if kind == "batch" else calculus.done(kind, box, at)

@@ -107,10 +107,10 @@ class Calculus:
         given = self._g(g) if kind == "pull" else self._t(t)
         return rule.function, tuple(self.host.given((given, *(values[name] for name in rule.asks))))
 
-    def done(self, kind: str, returned: Any, at: Point) -> Arrays:
-        """Return what comes of the result of a :meth:`job`."""
+    def done(self, kind: str, box: list[Any], at: Point) -> Arrays:
+        """Return what comes of the result of a :meth:`job`, which is in a box."""
         word: RuleKind = "vjp" if kind == "pull" else "jvp"
-        returned = owned(returned, f"{self.name}: the rule {self._rule(word)!r} returned")
+        returned = owned(box, f"{self.name}: the rule {self._rule(word)!r} returned")
         return self._by_place(word, returned, at) if kind == "pull" else self._tangents(returned, at)
 
     def _g(self, g: Sequence[Any]) -> Any:
@@ -129,9 +129,9 @@ class Calculus:
         needs.update({self.host.names[place]: need for place, need in zip(self.places, needed)})
         return needs
 
-    def taken_for(self, returned: Any, at: Point) -> Any:
+    def taken_for(self, box: list[Any], at: Point) -> Any:
         """Return what the VJP rule returned for the only place, None for zero."""
-        return self.done("pull", returned, at)[0]
+        return self.done("pull", box, at)[0]
 
     def push(self, at: Point, t: Sequence[Any]) -> Arrays:
         """Return the tangent of each output for the tangents of the places, None for those that do not move."""
@@ -227,8 +227,8 @@ class Calculus:
             return rule.call(leading, {**values, **kept})
 
         try:
-            returned = self.host.given_copies(call, [tuple(leading), values])
-            return owned(returned, f"{self.name}: the rule {self._rule(kind)!r} returned")
+            box = [self.host.given_copies(call, [tuple(leading), values])]
+            return owned(box, f"{self.name}: the rule {self._rule(kind)!r} returned")
         except GradwrightError:
             raise
         except Exception as error:

@@ -67,7 +67,7 @@ class Host:
         first = self.calls == 0
         before = [np.array(value) if isinstance(value, np.ndarray) else None for value in values] if first else []
         start = time.perf_counter()
-        outs, residuals = self.read(self.called(values, index), values)
+        outs, residuals = self.read([self.called(values, index)], values)
         if first and self.pure:
             self._look(values, before, outs, time.perf_counter() - start)
         if self.memory is not None:
@@ -128,12 +128,15 @@ class Host:
         keyword = {name: by_name.pop(name) for name in self.by_keyword}
         return self.function(*by_name.values(), **keyword)
 
-    def read(self, returned: Any, values: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
-        """Take apart what it returned."""
+    def read(self, box: list[Any], values: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
+        """Take apart what it returned, which is in a box, so that nobody has a reference to it."""
         residuals = None
-        if type(returned) is Kept:
-            returned, residuals = returned.result, returned.residuals
-        returned = owned(returned, f"{self.name}: it returned")
+        if type(box[0]) is Kept:
+            kept = box.pop()
+            residuals = kept.residuals
+            box.append(kept.result)
+            del kept
+        returned = owned(box, f"{self.name}: it returned")
         many = type(returned) is tuple
         if type(returned) is dict or (many and any(part is None for part in returned)):
             raise ExternalError(
@@ -178,7 +181,7 @@ class Host:
         if seconds > _AGAIN:
             return
         self.calls += 1
-        again, _ = self.read(self._call(values), values)
+        again, _ = self.read([self._call(values)], values)
         for one, other in zip(outs, again):
             if one.shape != other.shape or not _alike(one, other):
                 warnings.warn(

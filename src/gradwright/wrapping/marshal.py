@@ -216,10 +216,9 @@ class Marshal:
         leading = [_given(flat.leading[word], single) for word, single in self._words(kind)]
         what = f"{self.name}: its rule for batches returned"
         if kind == "batch":
-            found = list(host.read(self._ran(kind, flat.args), flat.args)[0])
+            found = list(host.read([self._ran(kind, flat.args)], flat.args)[0])
         else:
-            returned = self._ran(kind, [*leading, *flat.args])
-            returned = owned(returned, what)
+            returned = owned([self._ran(kind, [*leading, *flat.args])], what)
             if isinstance(returned, dict):
                 returned = tuple(returned.get(host.names[place]) for place in self.calculus.places)
             found = list(returned) if isinstance(returned, tuple) else [returned]

@@ -66,7 +66,9 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Ca
                     return from_numpy(out)
             elif type(like) is ndarray and out.shape == like.shape and out.dtype is like.dtype and flags.carray:
                 return from_numpy(out)
-        outs, _ = host.read(out, arrays)
+        box = [out]
+        del out
+        outs, _ = host.read(box, arrays)
         return marshal.results(outs, values, ())[0]
 
     return forward
@@ -112,7 +114,9 @@ def pull_of(
             return from_numpy(grad)
         outs = None if not extra else [arrays[number]]
         at = Point(host, arrays[:number], outs)
-        found = calculus.taken_for(grad, at)
+        box = [grad]
+        del grad
+        found = calculus.taken_for(box, at)
         return None if found is None else marshal.gradient(found, values[place])
 
     return pull
