@@ -107,7 +107,7 @@ def describe(x: np.ndarray[Any, Any]) -> tuple[Any, ...]:
 
 def surroundings() -> dict[str, Any]:
     return {
-        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "threads": {name: value for name, value in os.environ.items() if name.endswith("_THREADS")},
         "torch": "torch" in sys.modules,
         "main": getattr(sys.modules["__main__"], "__file__", None),
     }

@@ -25,7 +25,6 @@ def check_everything(pool: Pool) -> None:
     factor = 3
     assert values(pool.map(lambda x: factor * x, NUMBERS)) == [3 * x for x in range(10)]
     assert values(pool.map(hosts.decorated.host, [(1,)])) == [2]
-    # equal arguments are different calls
     assert len(set(values(pool.map(hosts.draw, [(0,)] * 4)))) == 4
     outcomes = pool.map(hosts.fail, [(x,) for x in range(2)])
     assert outcomes[0] == Done(0)
@@ -98,6 +97,14 @@ def test_dask_sends_an_array_that_calls_share_once(client: Any, monkeypatch: pyt
     pool = pool_of(client, name="f", releases_gil=False)
     assert [got[0] for got in values(pool.map(np.add, [(shared, each) for each in own]))] == [1, 2, 3, 4]
     assert len(sent) == 5
+
+
+def test_dask_does_the_same_call_again(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []  # while a result is kept, Dask takes an equal call for the same
+    submit = client.submit
+    monkeypatch.setattr(client, "submit", lambda *args, **options: kept.append(submit(*args, **options)) or kept[-1])
+    pool = pool_of(client, name="f", releases_gil=False)
+    assert pool.map(hosts.draw, [(0,)]) != pool.map(hosts.draw, [(0,)])
 
 
 def test_an_asynchronous_client_is_refused(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -347,6 +347,10 @@ def test_workers_that_ended_between_batches_are_replaced(processes_pool: Pool) -
     for pid, _ in values(processes_pool.map(hosts.where, [()] * 4)):
         if alive(pid):
             os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    with pytest.raises(concurrent.futures.BrokenExecutor):
+        while time.monotonic() < deadline:
+            processes_pool._lanes._executor.submit(abs, 1)
     assert processes_pool.map(hosts.square, NUMBERS) == SQUARES
 
 
@@ -355,7 +359,8 @@ def test_workers_that_ended_between_batches_are_replaced(processes_pool: Pool) -
 
 def test_a_process_starts_afresh_with_one_thread_for_each_library(processes_pool: Pool) -> None:
     (state,) = values(processes_pool.map(hosts.surroundings, [()]))
-    assert state["threads"] == "1"
+    assert len(state["threads"]) >= 7
+    assert set(state["threads"].values()) == {"1"}
     assert state["main"] is None
     assert values(processes_pool.map(hosts.type_of_process, [()])) == ["Worker"]
     assert not issubclass(processes.Worker, multiprocessing.get_context("fork").Process)
@@ -467,10 +472,16 @@ def test_an_interrupt_in_threads_ends_the_wait() -> None:
     assert process.communicate(timeout=60) == ("[1, 2]\n", "")
 
 
-def test_threads_of_the_program_take_turns(processes_pool: Pool) -> None:
-    with concurrent.futures.ThreadPoolExecutor(3) as executor:
-        found = list(executor.map(lambda _: processes_pool.map(hosts.square, NUMBERS), range(6)))
-    assert found == [SQUARES] * 6
+def test_threads_of_the_program_take_turns(threads_pool: Pool) -> None:
+    event, began = threading.Event(), threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        first = executor.submit(threads_pool.map, lambda: began.set() or event.wait(), [()])
+        began.wait()
+        taken = threads_pool._lanes.lock.locked()
+        event.set()
+        assert taken
+        assert values(first.result()) == [True]
+    assert not threads_pool._lanes.lock.locked()
 
 
 def test_an_interrupt_ends_the_wait_and_the_programs_that_calls_have_started(tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ class Posted:
 
     data: bytes
     name: str
-    places: tuple[tuple[int, int, bool], ...]
-    """Where each array begins and ends, and whether it is read-only."""
+    places: tuple[tuple[int, int], ...]
+    """Where each array begins and ends."""
 
 
 def post(parcel: Parcel, name: str) -> Parcel | Posted:
@@ -124,12 +124,12 @@ def post(parcel: Parcel, name: str) -> Parcel | Posted:
     for view in views:
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
         end = start + view.nbytes
-        places.append((start, end, view.readonly))
+        places.append((start, end))
     memory = _reserve(name, end)
     if memory is None:
         return parcel
     whole = _view(memory)
-    for view, (start, stop, _) in zip(views, places):
+    for view, (start, stop) in zip(views, places):
         whole[start:stop] = view
     memory.close()
     return Posted(parcel.data, name, tuple(places))
@@ -141,11 +141,8 @@ def receive(sent: Parcel | Posted) -> Parcel:
         return sent
     memory = SharedMemory(sent.name)
     try:
-        buffers: list[Any] = []
         whole = _view(memory)
-        for start, end, readonly in sent.places:
-            copy = bytearray(whole[start:end])
-            buffers.append(memoryview(copy).toreadonly() if readonly else copy)
+        buffers = [bytearray(whole[start:end]) for start, end in sent.places]
     finally:
         memory.close()
     return Parcel(sent.data, buffers)

@@ -161,7 +161,8 @@ class ProcessLanes(Lanes):
         executor, self._executor = self._executor, None
         started = [process for process in self._context.started if process.pid is not None]
         self._context.started.clear()
-        ended = [process for process in started if wait([process.sentinel], 0)]
+        # The executor may have taken the exit code from the sentinel a moment before that is closed.
+        ended = [process for process in started if wait([process.sentinel], 0) or process.exitcode is not None]
         for process in started:
             _kill(process)
         if executor is not None:
