@@ -37,7 +37,7 @@ def root(
     Forward mode, ``torch.func``, ``vmap`` and derivatives of any order follow. The initial guess gets a gradient of
     zeros. Problems that have nothing to do with each other belong under ``vmap``, which solves them at once with the
     default solver, and calls another for each: as one ``z`` with a batch dimension they would be one large system.
-    torch.compile leaves its graph for the solve.
+    torch.compile leaves its graph for the solve, and under autocast it is done in single precision.
 
     A solver gets detached tensors and runs with gradients off; one that uses autograd switches them on for itself. What
     it returns is copied.
