@@ -443,6 +443,7 @@ def test_a_foreign_function_is_a_residual() -> None:
     t = f64(1.0, 2.0).requires_grad_()
     z = solve(z0, t)
     truth = -z.detach() / (3 * z.detach() ** 2 + t.detach())
+    torch.testing.assert_close(torch.autograd.grad(z.sum(), t, retain_graph=True)[0], truth)
     (found,) = torch.autograd.grad(z.sum(), t, create_graph=True)
     torch.testing.assert_close(found.detach(), truth)
     for transform in (jacrev, jacfwd):
@@ -559,6 +560,8 @@ def test_wrong_uses_are_refused() -> None:
         gw.implicit.root(lambda z, t: 1.0)(ZERO, f64(2.0))
     with pytest.raises(RuleError, match=r"the unknowns are torch\.int64"):
         solve_cubic(torch.tensor(1), f64(2.0))
+    with pytest.raises(RuleError, match=r"the unknowns are torch\.bfloat16.*expected float32 or float64"):
+        solve_cubic(torch.tensor(1.0, dtype=torch.bfloat16), f64(2.0))
     with pytest.raises(RuleError, match=r"a solution of shape \(2,\) where the first argument has \(\)"):
         gw.implicit.root(cubic)(lambda z0, t: torch.zeros(2, dtype=F64))(ZERO, f64(2.0))
 

@@ -49,8 +49,8 @@ def root(
             :class:`Status`. Under ``vmap`` aux is a list, with one for each sample.
         arrays: the decorated solver gets NumPy arrays for tensors, and may return arrays or numbers.
         tol_residual: how large the residual may be where the solution is differentiated, relative to what an error
-            of ``1 + |z|`` in it would cause; by default 1e-4 in float64, 1e-3 in float32, 0.05 in shorter dtypes. The
-            error of gradients is about as large as that of ``z``.
+            of ``1 + |z|`` in it would cause; by default 1e-4 in float64, 1e-3 in float32. The error of gradients is
+            about as large as that of ``z``.
         linear: how the linear system of the gradient is solved: ``"direct"`` (the default up to 1,000 unknowns),
             ``"gmres"`` (the default beyond), a function, or ``SolveOptions(...)``, which also say what happens where
             it is ill-conditioned.
