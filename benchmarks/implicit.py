@@ -1,4 +1,4 @@
-"""What the gradient of a solution costs, beside solving for it and beside PyTorch's own.
+"""What the gradient of a solution costs, beside solving for it and beside PyTorch's own, and how right it is.
 
 Candidates take turns on one thread, each once untimed and once timed, and the median of the thread's own CPU time
 counts. "Backward to b" is one solve with the conjugate transpose: a factorisation that is used again makes it a small
@@ -66,6 +66,8 @@ def main() -> int:
     torch.manual_seed(0)
     size, rounds = (60, 2) if options.quick else (1000, 15)
     rows = list(linear_rows(size, rounds, quick=options.quick))
+    rows += list(tolerance_rows())
+    rows += list(batch_rows(64 if options.quick else 1024, rounds=1 if options.quick else 5))
     for row in rows:
         met = {True: "met", False: "NOT met", None: ""}[row["met"]]
         ratio = "" if row["ratio"] is None else f", {row['ratio']:.3g} of {row['against']}"
@@ -106,6 +108,63 @@ def linear_rows(size: int, rounds: int, *, quick: bool) -> Iterator[Row]:
         goal = None if quick else 0.05 if target == "b" else 0.2
         for against, base in (("its own forward", forward[OURS]), (AGAIN, times[AGAIN])):
             yield row(f"{OURS}, n = {size}: backward to {target}", times[OURS], against, base, goal)
+
+
+def contraction(z: Tensor, w: Tensor, x: Tensor) -> Tensor:
+    """One layer whose fixed point is looked for; it contracts by about 0.24."""
+    return torch.tanh(w @ z + x)
+
+
+def tolerance_rows(n: int = 20) -> Iterator[Row]:
+    """Give the relative errors of gradients of a fixed point that was found to several tolerances.
+
+    The implicit gradient is nearer to that of the fixed point than the one of the iteration that found it.
+    """
+    generator = torch.Generator().manual_seed(0)
+    w = torch.randn(n, n, dtype=torch.float64, generator=generator)
+    w = (0.3 * w / torch.linalg.matrix_norm(w, 2)).requires_grad_()
+    x = torch.randn(n, dtype=torch.float64, generator=generator)
+    start = torch.zeros(n, dtype=torch.float64)
+
+    def iterated(tolerance: float, w: Tensor) -> Tensor:
+        z, following = start, contraction(start, w, x)
+        while float((following - z).norm()) > tolerance:
+            z, following = following, contraction(following, w, x)
+        return following
+
+    def gradient(z: Tensor) -> Tensor:
+        return torch.autograd.grad(z.sin().sum(), w)[0]
+
+    truth = gradient(iterated(1e-14, w))
+    for tolerance in (1e-1, 1e-2, 1e-4, 1e-6):
+        errors = {}
+        for name, backward in (("implicit", "exact"), ("one step", "one-step")):
+            solve = gw.implicit.fixed_point(contraction, backward=backward, tol_residual=1.0)  # type: ignore[arg-type]
+            errors[name] = gradient(solve(lambda z0, w, x, t=tolerance: iterated(t, w))(start, w, x))
+        errors["unrolled"] = gradient(iterated(tolerance, w))
+        off = {name: float((found - truth).norm() / truth.norm()) for name, found in errors.items()}
+        for name in ("implicit", "one step"):
+            goal = 1.0 if name == "implicit" else None
+            yield {
+                "name": f"gradient of a fixed point found to {tolerance:.0e}, {name}: relative error",
+                "value": off[name],
+                "unit": "",
+                "against": "unrolled",
+                "ratio": off[name] / off["unrolled"],
+                "goal": None if goal is None else f"at most {goal} of unrolled",
+                "met": None if goal is None else off[name] <= goal * off["unrolled"],
+            }
+
+
+def batch_rows(rows: int, rounds: int) -> Iterator[Row]:
+    """Give what a batch of scalar roots and their gradients takes under vmap, beside one by one."""
+    solve, start = gw.implicit.root(lambda y, t: y**3 + y - t), torch.zeros((), dtype=torch.float64)
+    ts = torch.linspace(-5, 5, rows, dtype=torch.float64)
+    slope = torch.func.grad(lambda t: solve(start, t))
+    goal = 0.01 if rows >= 1000 else None
+    ways = {"vmap": lambda: torch.func.vmap(slope)(ts), "loop": lambda: [slope(t) for t in ts[:: rows // 16]]}
+    times = medians(ways, rounds)  # the loop over 16 of the rows
+    yield row(f"{rows} roots and gradients under vmap", times["vmap"], "one by one", times["loop"] * rows / 16, goal)
 
 
 def row(name: str, seconds: float, against: str, base: float, goal: float | None) -> Row:

@@ -429,6 +429,43 @@ def test_a_custom_rule_inside_the_residual_is_used() -> None:
     assert calls
 
 
+def test_a_foreign_function_is_a_residual() -> None:
+    @gw.external(argnums=(0, 1), out=gw.like(0))
+    def foreign(z: Any, t: Any) -> Any:
+        assert isinstance(z, np.ndarray)
+        return z**3 + z * t - 2
+
+    @foreign.register_vjp
+    def foreign_vjp(g: Any, z: Any, t: Any) -> Any:
+        return g * (3 * z**2 + t), g * z
+
+    solve, z0 = gw.implicit.root(foreign), torch.ones(2, dtype=F64)
+    t = f64(1.0, 2.0).requires_grad_()
+    z = solve(z0, t)
+    truth = -z.detach() / (3 * z.detach() ** 2 + t.detach())
+    torch.testing.assert_close(torch.autograd.grad(z.sum(), t, retain_graph=True)[0], truth)
+    (found,) = torch.autograd.grad(z.sum(), t, create_graph=True)
+    torch.testing.assert_close(found.detach(), truth)
+    for transform in (jacrev, jacfwd):
+        torch.testing.assert_close(transform(lambda t: solve(z0, t))(t.detach()), truth.diag())
+    with pytest.raises(RuleError, match="foreign"):  # the second derivative of the residual was not given
+        torch.autograd.grad(found.sum(), t)
+
+
+def test_under_autocast_it_is_solved_in_single_precision() -> None:
+    a, b = (t.detach().float() for t in coupled_arguments())
+    b.requires_grad_()
+    truth = solve_coupled(torch.zeros(4), a, b)
+    slope = torch.autograd.grad(truth.sum(), b)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z = solve_coupled(torch.zeros(4), a, b)
+        mixed = solve_coupled(torch.zeros(4, dtype=torch.bfloat16), a, b.bfloat16())
+    torch.testing.assert_close(z, truth)
+    torch.testing.assert_close(torch.autograd.grad(z.sum(), b)[0], slope)
+    torch.testing.assert_close(mixed, truth, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(torch.autograd.grad(mixed.sum(), b)[0], slope, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.compile
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of the compiler's own
 def test_torch_compile_leaves_its_graph_and_says_so() -> None:
@@ -523,6 +560,8 @@ def test_wrong_uses_are_refused() -> None:
         gw.implicit.root(lambda z, t: 1.0)(ZERO, f64(2.0))
     with pytest.raises(RuleError, match=r"the unknowns are torch\.int64"):
         solve_cubic(torch.tensor(1), f64(2.0))
+    with pytest.raises(RuleError, match=r"the unknowns are torch\.bfloat16.*expected float32 or float64"):
+        solve_cubic(torch.tensor(1.0, dtype=torch.bfloat16), f64(2.0))
     with pytest.raises(RuleError, match=r"a solution of shape \(2,\) where the first argument has \(\)"):
         gw.implicit.root(cubic)(lambda z0, t: torch.zeros(2, dtype=F64))(ZERO, f64(2.0))
 

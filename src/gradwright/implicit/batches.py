@@ -76,7 +76,9 @@ def batched(
         task.record.aux = [part.aux for part in task.record.parts]
         return [torch.stack(parts) for parts in zip(*rows)], 0
 
-    decorated: Any = define(solve, vjp=solve_vjp, jvp=solve_jvp, vmap=solve_vmap, name=plan.equation.name)
+    decorated: Any = define(
+        solve, vjp=solve_vjp, jvp=solve_jvp, vmap=solve_vmap, name=plan.equation.name, autocast="off"
+    )
     return decorated  # type: ignore[no-any-return]
 
 

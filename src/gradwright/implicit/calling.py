@@ -177,6 +177,9 @@ class Solve:
         structure = trees.flatten(params, rest)
         weights = [function.weights() for function in equation.functions]
         rest += [tensor for named in weights for tensor in named.values()]
+        if torch_compat.any_autocast():
+            # With 8 bits an equation holds to 1 %, and its solution is as far off: it is solved in single precision.
+            start, rest = _widened(start), _widened(rest)
         task = Task(first, Given(structure, [tuple(named) for named in weights]))
         around = torch_compat.transforms_active() or torch_compat.forward_mode_on()
         if around and start:
@@ -283,6 +286,10 @@ class Solve:
 def _made_again(made: Any, args: Sequence[Any], options: dict[str, Any], solver: Any) -> Any:
     solve = made(*args, **options)
     return solve if solver is None else solve(solver)
+
+
+def _widened(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [t.float() if t.is_floating_point() and t.dtype.itemsize < 4 else t for t in tensors]
 
 
 def _is_solver(value: Any) -> bool:

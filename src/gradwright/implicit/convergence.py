@@ -11,7 +11,7 @@ from torch import Tensor
 from gradwright.errors import ConvergenceError
 
 TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
-"""How far from the solution a point may be, relative to ``1 + |z|``; for shorter dtypes 0.05.
+"""How far from the solution a point may be, relative to ``1 + |z|``.
 
 The error of a gradient is about as large as that of the point, so this stops what did not converge, not what converged
 loosely: the default tolerances of SciPy pass.
@@ -58,7 +58,7 @@ def refuse_unconverged(
     Raises:
         ConvergenceError: some equation does not hold.
     """
-    tolerance = TOLERANCES.get(value.dtype, 0.05) if tolerance is None else tolerance
+    tolerance = TOLERANCES[value.dtype] if tolerance is None else tolerance
     if not bool(torch.isfinite(z).all() & torch.isfinite(value).all()):
         raise ConvergenceError(
             f"{name}: the solver returned nan or infinite numbers, or a point where the equations give such, which has "

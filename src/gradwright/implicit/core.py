@@ -60,7 +60,9 @@ def make(plan: Plan) -> Callable[[Task, list[Tensor], list[Tensor]], list[Tensor
         return [torch.stack(parts) for parts in zip(*rows)], 0
 
     together = None if plan.batched is None else batched(plan, plan.batched)
-    decorated: Any = define(solve, vjp=solve_vjp, jvp=solve_jvp, vmap=solve_vmap, name=plan.equation.name)
+    decorated: Any = define(
+        solve, vjp=solve_vjp, jvp=solve_jvp, vmap=solve_vmap, name=plan.equation.name, autocast="off"
+    )
     return decorated  # type: ignore[no-any-return]
 
 

@@ -24,11 +24,11 @@ class Shapes:
         self.shapes = [(t.shape, t.is_complex()) for t in tensors]
         self.sizes = [t.numel() * (2 if t.is_complex() else 1) for t in tensors]
         kinds = {(t.dtype.to_real(), t.device) for t in tensors}
-        if len(kinds) > 1 or not all(dtype.is_floating_point for dtype, _ in kinds):
+        if len(kinds) > 1 or not all(dtype in (torch.float32, torch.float64) for dtype, _ in kinds):
             found = ", ".join(sorted(f"{t.dtype} on {t.device}" for t in tensors))
             raise RuleError(
-                f"{user}: the unknowns are {found}; expected numbers with a fraction, all of one dtype and on one "
-                "device; convert the first argument (`z0.to(torch.float64)`)."
+                f"{user}: the unknowns are {found}; expected float32 or float64 (or complex of these), all of one "
+                "dtype and on one device; convert the first argument (`z0.to(torch.float64)`)."
             )
 
     @property

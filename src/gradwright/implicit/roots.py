@@ -37,7 +37,7 @@ def root(
     Forward mode, ``torch.func``, ``vmap`` and derivatives of any order follow. The initial guess gets a gradient of
     zeros. Problems that have nothing to do with each other belong under ``vmap``, which solves them at once with the
     default solver, and calls another for each: as one ``z`` with a batch dimension they would be one large system.
-    torch.compile leaves its graph for the solve.
+    torch.compile leaves its graph for the solve, and under autocast it is done in single precision.
 
     A solver gets detached tensors and runs with gradients off; one that uses autograd switches them on for itself. What
     it returns is copied.
@@ -49,8 +49,8 @@ def root(
             :class:`Status`. Under ``vmap`` aux is a list, with one for each sample.
         arrays: the decorated solver gets NumPy arrays for tensors, and may return arrays or numbers.
         tol_residual: how large the residual may be where the solution is differentiated, relative to what an error
-            of ``1 + |z|`` in it would cause; by default 1e-4 in float64, 1e-3 in float32, 0.05 in shorter dtypes. The
-            error of gradients is about as large as that of ``z``.
+            of ``1 + |z|`` in it would cause; by default 1e-4 in float64, 1e-3 in float32. The error of gradients is
+            about as large as that of ``z``.
         linear: how the linear system of the gradient is solved: ``"direct"`` (the default up to 1,000 unknowns),
             ``"gmres"`` (the default beyond), a function, or ``SolveOptions(...)``, which also say what happens where
             it is ill-conditioned.

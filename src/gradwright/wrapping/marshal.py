@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradwright import torch_compat
 from gradwright.errors import ArgumentError, ExternalError, RuleError
 from gradwright.wrapping.arrays import DTYPES, array_of, owned, tensor_of
 from gradwright.wrapping.batches import Batch, VmapMethod, each, stacked
@@ -58,6 +59,7 @@ class Marshal:
         """
         if not isinstance(value, Tensor):
             return value
+        value = torch_compat.unwrap_dead(value)  # saved within a transform that has ended since
         if self.device_types is not None and value.device.type not in self.device_types:
             raise ArgumentError(
                 f"{self.name}: {name!r} is on {value.device}; expected a tensor on {' or '.join(self.device_types)}; "
