@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gradwright.checking.samples import Sample as Sample
     from gradwright.wrapping.derivatives import fd as fd
     from gradwright.wrapping.derivatives import spsa as spsa
+    from gradwright.wrapping.executable import executable as executable
     from gradwright.wrapping.external import external as external
     from gradwright.wrapping.jax import from_jax as from_jax
     from gradwright.wrapping.kept import save as save
@@ -51,6 +52,7 @@ _LAZY = {
     "custom_gradient": "gradwright.authoring.decorator",
     "define": "gradwright.authoring.constructors",
     "elementwise": "gradwright.authoring.constructors",
+    "executable": "gradwright.wrapping.executable",
     "external": "gradwright.wrapping.external",
     "fd": "gradwright.wrapping.derivatives",
     "from_jax": "gradwright.wrapping.jax",
@@ -77,6 +79,7 @@ __all__ = [
     "custom_gradient",
     "define",
     "elementwise",
+    "executable",
     "external",
     "fd",
     "fused",

@@ -82,6 +82,9 @@ def spread(lanes: Lanes, function: Callable[..., Any], items: Items, bar: Bar) -
         run.one_by_one()
     except BaseException:
         lanes.abandon(list(run.pending))
+        stop = getattr(function, "stop", None)
+        if stop is not None:  # it waits for something outside of Python, which would go on
+            stop()
         raise
     finally:
         lanes.finish()
