@@ -18,5 +18,10 @@ class Foreign:
     """What the user wrote, around which ``function`` was made."""
     unrecorded: str
     """Why torch.compile and torch.export cannot keep it, where it is no operator."""
-    accuracy: float = 0.0
-    """The relative error that its gradient may have by the way it is computed."""
+    approximation: Any = None
+    """How its derivative is computed where there is no rule for it, with an ``accuracy``; None where there is one."""
+
+    @property
+    def accuracy(self) -> float:
+        """The relative error that its gradient may have by the way it is computed, as far as known."""
+        return 0.0 if self.approximation is None else float(self.approximation.accuracy)

@@ -20,7 +20,7 @@ from torch.autograd import Function
 
 from gradwright.checking import trees
 from gradwright.checking.allowances import NONE, Allowances
-from gradwright.checking.approximate import allowed
+from gradwright.checking.approximate import Approximations
 from gradwright.checking.companions import pull_companion
 from gradwright.checking.domain import parse_domain, refuse_outside, refuse_unknown
 from gradwright.checking.limits import STOPS
@@ -69,7 +69,8 @@ class Case:
         self.sample = sample
         self.level = level
         self.seed = seed
-        self.allowances = allowances
+        self.granted = allowances
+        """What the caller allows."""
         self.arguments = list(arguments) if arguments is not None else subject.bind(sample)
         self.inputs = differentiable_inputs(subject, self.arguments)
         if not self.inputs:
@@ -109,7 +110,12 @@ class Case:
         self.draws = self.randomness != "none"
         """True when forward itself draws random numbers (backward may do so too)."""
         self.base = [to_flat(i.tensor) for i in self.inputs]
-        self.allowances = allowed(allowances, subject, self.base, [out for _, out in floating])
+        self.approximations = Approximations(subject, self.base, [out for _, out in floating])
+
+    @property
+    def allowances(self) -> Allowances:
+        """What the caller allows, and what the subject declares of its own gradient."""
+        return self.approximations.allowed(self.granted)
 
     @functools.cached_property
     def exact(self) -> Case:
@@ -258,7 +264,7 @@ class Case:
 
     def on(self, arguments: Sequence[Argument]) -> Case:
         """Return the same subject on other arguments; raises what making a case raises."""
-        return Case(self.subject, self.sample, self.level, self.seed, arguments, self.allowances)
+        return Case(self.subject, self.sample, self.level, self.seed, arguments, self.granted)
 
     def twin(self, dtype: torch.dtype) -> Case | None:
         """Return the same case with every real floating tensor in ``dtype`` (complex ones in the matching dtype).

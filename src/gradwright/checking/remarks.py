@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -18,10 +19,11 @@ def remarks(subject: Subject, cases: Sequence[Case]) -> Iterator[str]:
             "the subject draws random numbers: it was checked with the same random state at every call; seed it "
             "(torch.manual_seed) where a value must be reproduced"
         )
-    if subject.accuracy:
+    accuracy = max((case.approximations.accuracy for case in cases), default=0.0)
+    if accuracy and math.isfinite(accuracy):
         yield (
-            f"its derivative is an approximation, with a relative error up to {subject.accuracy:.1g} as it declares: "
-            "errors up to that are not seen"
+            f"a derivative is an approximation, with a relative error up to {accuracy:.1g} as it declares: errors up to "
+            "that are not seen"
         )
     if isinstance(subject.target, torch.nn.Module):
         for owner in {type(module) for module in subject.target.modules()}:

@@ -91,8 +91,7 @@ class ForeignFunction:
         reason = self._unrecorded()
         op = None if reason else self.options["op"] or operator_name("gradwright_external", self.module, self.qualname)
         approximation = self.calculus.approximation
-        accuracy = 0.0 if approximation is None else float(approximation.accuracy)
-        foreign = Foreign(self.function, reason, accuracy)
+        foreign = Foreign(self.function, reason, approximation)
         self.leaves = Leaves(self.marshal, self.arguments, self.types, foreign, self.module, self.qualname, op)
 
         forward = self._forward()

@@ -13,7 +13,7 @@ from gradwright.wrapping.points import Array, Caller, Evaluate, Neighbourhood, n
 from gradwright.wrapping.stencils import by_place, is_count, is_number, is_positive, spread
 
 
-def spsa(num_samples: int, *, step: Any, seed: int) -> Spsa:
+def spsa(num_samples: int = 16, *, step: Any = 1e-2, seed: int = 0) -> Spsa:
     """Make a random estimate of derivatives, for ``gw.external(..., derivative=gw.spsa(16, step=1e-2, seed=0))``.
 
     All variables are moved at once along random signs d, and the estimates of ``num_samples`` pairs are averaged::
@@ -28,7 +28,7 @@ def spsa(num_samples: int, *, step: Any, seed: int) -> Spsa:
 
     Arguments:
         num_samples: pairs of evaluations.
-        step: how far each variable moves; a dict gives it by the name or position of the argument.
+        step: how far each variable moves, in its own unit; a dict gives it by the name or position of the argument.
         seed: of the signs.
 
     Raises:

@@ -52,6 +52,8 @@ def examine(case: Case) -> Outcome:
     """Compare the gradient with differences."""
     if case.sample.surrogate is not None:
         return Outcome("skipped", "a surrogate is declared, so the rule is not the derivative; see matches-surrogate")
+    if math.isinf(case.approximations.accuracy):
+        return Outcome("skipped", "the gradient is declared to be right on average only, as random directions give it")
     watched = audit(case)
     if watched.no_backward:
         return Outcome("unsupported", "there is no backward: differentiating raises")
