@@ -485,10 +485,13 @@ def test_a_solver_in_cpp(tridiagonal: Any) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_the_examples_pass_every_check(swing: Any, tridiagonal: Any) -> None:
     start, friction = vector(2, requires_grad=True), torch.tensor(0.1, dtype=DOUBLE, requires_grad=True)
-    report = gw.check(swing, 20, 0.1, start, friction, level="full", require=("vmap", "compile", "export"))
+    needs = ("vmap", "func-transforms", "compile", "compile-with-func", "export")
+    report = gw.check(swing, 20, 0.1, start, friction, level="full", require=needs)
     assert report, str(report)
     lower, diagonal, upper, b = (vector(5).sigmoid().requires_grad_() for _ in range(4))
-    report = gw.check(tridiagonal, lower, diagonal.detach().add(2).requires_grad_(), upper, b, level="full")
+    report = gw.check(
+        tridiagonal, lower, diagonal.detach().add(2).requires_grad_(), upper, b, level="full", require=needs
+    )
     assert report, str(report)
 
 

@@ -91,8 +91,16 @@ def native(
         DefinitionError: the library, the function or the signature cannot be used.
 
     Example:
-        >>> import gradwright as gw, torch
-        >>> hypot = gw.native("libm.so.6", "hypot", "x[]:f8, y[]:f8 -> f8")  # doctest: +SKIP
+        >>> import ctypes.util, gradwright as gw, torch
+        >>> hypot = gw.native(
+        ...     ctypes.util.find_library("m"),
+        ...     "hypot",
+        ...     "x:f8, y:f8 -> f8",
+        ...     vjp=lambda g, x, y, out: {"x": g * x / out, "y": g * y / out},
+        ... )
+        >>> x, y = torch.tensor(3.0, requires_grad=True), torch.tensor(4.0)
+        >>> torch.autograd.grad(hypot(x, y), x)
+        (tensor(0.6000),)
     """
     if signature is None:
         raise DefinitionError(
