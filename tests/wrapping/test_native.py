@@ -222,6 +222,15 @@ def test_columns_first_is_copied_only_where_it_must(routines: Path, seen: Any) -
     assert torch.allclose(apply(vector(6, 4)[::2, ::2], x).isfinite(), torch.ones(3, dtype=torch.bool))
 
 
+def test_an_array_at_an_odd_address_is_copied(routines: Path, seen: Any) -> None:
+    cube = gw.native(routines, "cube", CUBE)
+    x = torch.frombuffer(bytearray(33), dtype=DOUBLE, offset=1)
+    assert cube(x).tolist() == [0, 0, 0, 0]
+    assert seen(0) % 8 == 0
+    with pytest.raises(ArgumentError, match="cube: 'x' does not lie in memory where its type may, with copy=False"):
+        gw.native(routines, "cube", CUBE, copy=False)(x)
+
+
 def test_what_is_written_columns_first_comes_back_so(routines: Path, seen: Any) -> None:
     table = gw.native(routines, "table_f", "n:int, m:int, a[n,m]:f8:F:out, *x:f8", argnums="x")
     table(2, 3, vector(()))
@@ -304,6 +313,11 @@ def test_a_number_that_the_type_does_not_hold_is_refused(routines: Path) -> None
         table(1, -(2**31) - 1, vector(()))
     with pytest.raises(ArgumentError, match=r"table_f: 'x' is 1e\+300, which f4 does not hold.*as f8"):
         table(1, 1, torch.tensor(1e300, dtype=DOUBLE))
+    gauss = gw.native(routines, "gauss", "x:f8, width:f8 -> f8", argnums="x")
+    assert gauss(vector(()), float("inf")).item() == 1
+    assert gauss(vector(()), 1).item() < 1
+    with pytest.raises(ArgumentError, match=r"gauss: 'width' is 1000.*, which f8 does not hold"):
+        gauss(vector(()), 10**400)
     with pytest.raises(ArgumentError, match=r"table_f: 'x' is an array of shape \(2,\); expected a number"):
         table(1, 1, vector(2))
     with pytest.raises(ArgumentError, match="table_f: 'n' is a float; expected a whole number"):
@@ -485,10 +499,13 @@ def test_a_solver_in_cpp(tridiagonal: Any) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_the_examples_pass_every_check(swing: Any, tridiagonal: Any) -> None:
     start, friction = vector(2, requires_grad=True), torch.tensor(0.1, dtype=DOUBLE, requires_grad=True)
-    report = gw.check(swing, 20, 0.1, start, friction, level="full", require=("vmap", "compile", "export"))
+    needs = ("vmap", "func-transforms", "compile", "compile-with-func", "export")
+    report = gw.check(swing, 20, 0.1, start, friction, level="full", require=needs)
     assert report, str(report)
     lower, diagonal, upper, b = (vector(5).sigmoid().requires_grad_() for _ in range(4))
-    report = gw.check(tridiagonal, lower, diagonal.detach().add(2).requires_grad_(), upper, b, level="full")
+    report = gw.check(
+        tridiagonal, lower, diagonal.detach().add(2).requires_grad_(), upper, b, level="full", require=needs
+    )
     assert report, str(report)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import gradcheck
 
 import gradwright as gw
 
@@ -99,3 +100,11 @@ def test_where_nothing_is_differentiated_the_batch_is_called_whole() -> None:
     torch.func.vmap(cube)(rows)
     assert sizes == [(4, 2)]
     assert torch.func.vmap(cube)(rows[:0].requires_grad_()).shape == (0, 2)
+
+
+def test_batches_of_cotangents(matrix: Tensor) -> None:
+    a, b = matrix.requires_grad_(), torch.randn(3, dtype=DOUBLE, requires_grad=True)
+    assert gradcheck(solve, (a, b), check_batched_grad=True)
+    out = solve(a, b)
+    rows = torch.autograd.grad(out, b, torch.eye(3, dtype=DOUBLE), is_grads_batched=True)[0]
+    assert torch.allclose(rows, torch.linalg.inv(a))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gradwright.errors import DefinitionError, did_you_mean
 from gradwright.wrapping.external import external
+from gradwright.wrapping.outputs import like
 from gradwright.wrapping.routine import Routine
 from gradwright.wrapping.signature import Parameter, Signature
 
@@ -90,8 +91,16 @@ def native(
         DefinitionError: the library, the function or the signature cannot be used.
 
     Example:
-        >>> import gradwright as gw, torch
-        >>> hypot = gw.native("libm.so.6", "hypot", "x[]:f8, y[]:f8 -> f8")  # doctest: +SKIP
+        >>> import ctypes.util, gradwright as gw, torch
+        >>> hypot = gw.native(
+        ...     ctypes.util.find_library("m"),
+        ...     "hypot",
+        ...     "x:f8, y:f8 -> f8",
+        ...     vjp=lambda g, x, y, out: {"x": g * x / out, "y": g * y / out},
+        ... )
+        >>> x, y = torch.tensor(3.0, requires_grad=True), torch.tensor(4.0)
+        >>> torch.autograd.grad(hypot(x, y), x)
+        (tensor(0.6000),)
     """
     if signature is None:
         raise DefinitionError(
@@ -111,7 +120,7 @@ def native(
         options.setdefault("dtype", torch.float64)
     routine.__annotations__ = {p.name: _annotation(p, chosen) for p in declared.arguments}
     cast = options.get("dtype") is not None
-    call = external(routine, out=out or _empties(declared, cast), derivative=derivative, **options)
+    call = external(routine, out=out or _out(declared, chosen, cast), derivative=derivative, **options)
     kinds: dict[RuleKind, NativeRule] = {"vjp": vjp, "jvp": jvp, "hvp": hvp}
     for kind, rule in kinds.items():
         if isinstance(rule, tuple):
@@ -152,6 +161,18 @@ def _module(library: Any, signature: str) -> str:
     path = Path(library) if isinstance(library, (str, os.PathLike)) else Path("function")
     digest = hashlib.blake2b("".join(signature.split()).encode(), digest_size=4).hexdigest()
     return f"native_{path.name.partition('.')[0]}_{digest}"
+
+
+def _out(signature: Signature, chosen: Sequence[str], cast: bool) -> Any:
+    """Return what says what comes back: like the argument, which is the quickest to look at, or a function."""
+    given = [p for p in signature.arguments if p.name in chosen]
+    if cast and len(given) == 1 and len(signature.outputs) == 1:
+        (model,), (made,) = given, signature.outputs
+        same = [size.text for size in model.sizes] == [size.text for size in made.sizes]
+        plain = all(size.name is not None for size in made.sizes) and (made.order == "C" or len(made.sizes) < 2)
+        if same and plain and model.type == made.type and model.passed == made.passed == "array":
+            return like(model.name)
+    return _empties(signature, cast)
 
 
 def _empties(signature: Signature, cast: bool) -> Callable[..., Any]:
@@ -233,6 +254,8 @@ class _Compiled:
         if self.kind == "jvp":
             returned = tuple(found[name] for name in self.made)
             return returned if len(returned) > 1 else returned[0]
+        if len(self.made) == 1:
+            return found[self.made[0]]
         return {name: found[made] for name, made in zip(self.chosen, self.made)}
 
     def _parts(self, names: Sequence[str], given: Any, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,8 +132,10 @@ class Routine:
         wanted = DTYPES[p.type]
         if array.dtype != wanted:
             array = self._cast(p, array, wanted)
-        if array.ndim and not (array.flags.f_contiguous if p.order == "F" else array.flags.c_contiguous):
-            self._copied(p, f"does not lie in memory in the order {p.order}")
+        flags = array.flags
+        if not flags.aligned or not (flags.f_contiguous if p.order == "F" else flags.c_contiguous):
+            where = f"in the order {p.order}" if flags.aligned else "where its type may"
+            self._copied(p, f"does not lie in memory {where}")
             array = np.array(array, order="F" if p.order == "F" else "C")
         return array
 
@@ -189,7 +191,7 @@ class Routine:
             value = self._item(p, value)
         least, most = LIMITS[p.type]
         if p.floating:
-            fits = abs(value) <= most or not math.isfinite(value)
+            fits = abs(value) <= most or value != value or abs(value) == math.inf
         elif type(value) is not int:
             raise self._not_a_number(p, kind_of(value))
         else:

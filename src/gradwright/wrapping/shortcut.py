@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gradwright.authoring.rules import Rule
 from gradwright.torch_compat import anything_around, modes
-from gradwright.wrapping.arrays import LONE, READABLE
+from gradwright.wrapping.arrays import DTYPES, LONE, READABLE
 from gradwright.wrapping.marshal import Marshal
 from gradwright.wrapping.outputs import Like
 from gradwright.wrapping.place import Point
@@ -29,8 +29,13 @@ def is_short(marshal: Marshal) -> bool:
     """Tell whether nothing is declared that changes values on their way, and outputs are known at a glance."""
     host, declared = marshal.calculus.host, marshal.declared
     simple = declared is None or (isinstance(declared.out, Like) and declared.out.dtype is None)
-    plain = marshal.dtype is None and marshal.order == "K" and marshal.copy is None and marshal.device_types is None
+    plain = marshal.order == "K" and marshal.copy is None and marshal.device_types is None
     return simple and plain and host.memory is None and not host.by_keyword
+
+
+def dtype_of(marshal: Marshal) -> Any:
+    """Return the dtype that the function computes in, None for any; values of another one go the long way."""
+    return None if marshal.dtype is None else np.dtype(DTYPES[marshal.dtype])
 
 
 def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,6 +47,7 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Ca
     function = host.function
     model = None if declared is None else host.names.index(declared.place_of(declared.out))
     every = len(places) == number
+    wanted = dtype_of(marshal)
 
     def forward(*values: Any) -> Any:
         # The first call, or several outputs; it writes into its arguments; perhaps something records.
@@ -53,6 +59,8 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Ca
             return general(*values)
         for array in arrays:
             if type(array) is ndarray:
+                if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
+                    return general(*values)
                 array.setflags(write=False)
         host.calls += 1
         try:
@@ -62,7 +70,7 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Ca
         if type(out) is ndarray and getrefcount(out) <= LONE and out.base is None and out.dtype in READABLE:
             flags, like = out.flags, None if model is None else arrays[model]
             if model is None:
-                if out.dtype.kind == "f" and flags.writeable:
+                if out.dtype.kind == "f" and flags.writeable and (wanted is None or out.dtype is wanted):
                     return from_numpy(out)
             elif type(like) is ndarray and out.shape == like.shape and out.dtype is like.dtype and flags.carray:
                 return from_numpy(out)
@@ -86,6 +94,7 @@ def pull_of(
     (place,) = calculus.places
     name = host.names[place]
     number = len(host.names)
+    wanted = dtype_of(marshal)
 
     def pull(g: Any, *values: Any) -> Any:
         if host.writes or is_grad_enabled() or anything_around():
@@ -95,9 +104,10 @@ def pull_of(
             cotangent = g.numpy()
         except (TypeError, RuntimeError, AttributeError):
             return long_way(g, *values, {name: True})
-        cotangent.setflags(write=False)
-        for array in arrays:
+        for array in (cotangent, *arrays):
             if type(array) is ndarray:
+                if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
+                    return long_way(g, *values, {name: True})
                 array.setflags(write=False)
         try:
             grad = function(cotangent, *[arrays[i] for i in asked])

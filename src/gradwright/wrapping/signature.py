@@ -2,24 +2,9 @@
 
 A signature lists the arguments of the function in the order in which it takes them, and after ``->`` what it returns::
 
-    n:int, a[n,n]:f8:F, b[n]:f8, x[n]:f8:out -> int
+    n:int, *lda:int=n, a[n,n]:f8:F, b[n]:f8:inout, *info:int:status -> f8
 
-=========================  =============================================================================
-``mu:f8``                  a number, passed by value
-``*mu:f8``                 a number, passed by its address, as Fortran does
-``a[n,2*n]:f8``            an array; sizes are names, numbers and ``+ - * //`` of them
-``int i4 i8 f4 f8``        the type; ``int`` is that of the C compiler, ``i8`` has eight bytes
-``C``, ``F``               the order of its elements in memory: the last index runs fastest (C), or the first
-``in``, ``out``, ``inout`` what the function does with it; of ``inout`` it gets a copy, which is returned
-``work``                   memory that the function needs, which is neither given nor returned
-``status``                 the address of a whole number that tells of errors
-``=n+1``, ``=1e-6``        a value that is always passed: ``lda:int=n``
-``-> int``                 it returns a whole number that tells of errors
-``-> f8``, ``-> y:f8``     it returns a number, which is called ``result`` or ``y``
-=========================  =============================================================================
-
-A number that is the size of an array that is handed over is not asked for: ``n`` is 3 where ``b`` has three elements. A
-status must be 0; ``int(0, 1)`` and ``status(0, 1)`` allow others. Nothing here needs torch or NumPy.
+:func:`~gradwright.wrapping.native.native` says what each part means. Nothing here needs torch or NumPy.
 """
 
 from __future__ import annotations
