@@ -262,8 +262,19 @@ class ForeignFunction:
                 f"{self.name}.register_vmap: got nothing; expected a function of the same arguments, whose arrays have "
                 "the batch as first dimension; write it above its definition."
             )
-        given = {"batch": function, "pull": vjp, "push": jvp}
-        self.marshal.batched.update({key: each for key, each in given.items() if each is not None})
+        if function is not None:
+            self.marshal.batched["batch"] = function
+        words: tuple[tuple[str, RuleKind, Any], ...] = (("pull", "vjp", vjp), ("push", "jvp", jvp))
+        for word, kind, each in words:
+            if each is None:
+                continue
+            rule = read_rule(self.name, kind, each, self.arguments)
+            if {"out", "residuals"} & set(rule.asks):
+                raise DefinitionError(
+                    f"{self.name}.register_vmap: its {kind} asks for {', '.join(rule.asks)}; expected names of "
+                    "arguments, since nothing else is kept of a batch; compute it from them."
+                )
+            self.marshal.batched[word] = rule
         return function
 
     # ---------------------------------------------------------------- compile, export, checkpoint

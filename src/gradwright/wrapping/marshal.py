@@ -14,6 +14,7 @@ from gradwright.errors import ArgumentError, ExternalError, RuleError
 from gradwright.wrapping.arrays import DTYPES, array_of, owned, tensor_of
 from gradwright.wrapping.batches import Batch, VmapMethod, each, stacked
 from gradwright.wrapping.calculus import Calculus
+from gradwright.wrapping.host import counted
 from gradwright.wrapping.jacobians import contract
 from gradwright.wrapping.outputs import Declared
 from gradwright.wrapping.place import Point
@@ -33,8 +34,8 @@ class Marshal:
     copy: bool | None
     device_types: tuple[str, ...] | None
     vmap_method: VmapMethod
-    batched: dict[str, Callable[..., Any]] = field(default_factory=dict)
-    """Rules for whole batches, by the name of the map."""
+    batched: dict[str, Any] = field(default_factory=dict)
+    """For whole batches, by the name of the map: the function itself, and rules."""
     pool: Callable[[], Any] | None = None
 
     @property
@@ -98,10 +99,12 @@ class Marshal:
                 self._refuse_whole(outs, values)
             return tuple(found)
         expected = self.declared.empty(dict(zip(self.calculus.host.names, _cores(values, len(batch)))), batch)
-        if len(expected) != len(outs):
+        returned, declared = self.calculus.host.number, self.declared.number
+        if len(expected) != len(outs) or returned not in (declared, -1):
             raise ExternalError(
-                f"{self.name}: it returned {len(outs)} outputs; out declares {len(expected)}; expected the same "
-                "number; return a tuple of arrays, or correct out."
+                f"{self.name}: it returned {counted(returned)}; out declares {counted(declared)}; expected the same "
+                "number; return what is declared, or correct out (what a function returns is read from its annotation, "
+                "`-> tuple[Tensor, Tensor]`)."
             )
         return tuple([self._as_declared(out, like, i) for i, (out, like) in enumerate(zip(outs, expected))])
 
@@ -182,7 +185,7 @@ class Marshal:
 
     def _batch(self, kind: MapName, batch: Batch, kept: Any, needed: Sequence[bool]) -> Sequence[Any]:
         if kind in self.batched:
-            return self._by_rule(kind, batch)
+            return self._by_rule(kind, batch, needed)
         direct = kind == "batch" or RULE_OF.get(kind) in self.calculus.rules
         if self.vmap_method in ("expand_dims", "broadcast_all") and direct:
             whole = batch.expanded() if self.vmap_method == "expand_dims" and kind == "batch" else batch.broadcast()
@@ -209,20 +212,25 @@ class Marshal:
         pool = self.pool() if self.pool is not None and not batch.shared else None
         return each(self.calculus, kind, batch, run, pool, needed, self._empties)
 
-    def _by_rule(self, kind: MapName, batch: Batch) -> Sequence[Any]:
+    def _by_rule(self, kind: MapName, batch: Batch, needed: Sequence[bool]) -> Sequence[Any]:
         """Run the user's rule for whole batches, which sees one leading dimension."""
         flat = batch.flattened()
         host = self.calculus.host
-        leading = [_given(flat.leading[word], single) for word, single in self._words(kind)]
         what = f"{self.name}: its rule for batches returned"
+        rule = self.batched[kind]
         if kind == "batch":
-            found = list(host.read(self._ran(kind, flat.args), flat.args)[0])
+            found = list(host.read(self._ran(host.apply, [rule, flat.args], flat), flat.args)[0])
         else:
-            returned = self._ran(kind, [*leading, *flat.args])
+            values = {**dict(zip(host.names, flat.args)), "needs": self.calculus.needs(needed)}
+            leading = [_given(flat.leading[word], single) for word, single in self._words(kind)]
+            returned = self._ran(rule.call, [leading, values], flat)
             returned = owned(returned, what)
             if isinstance(returned, dict):
                 returned = tuple(returned.get(host.names[place]) for place in self.calculus.places)
             found = list(returned) if isinstance(returned, tuple) else [returned]
+            number = len(self.calculus.places) if kind == "pull" else self.outputs
+            if len(found) != number:
+                raise ExternalError(f"{what} {len(found)} arrays; expected {number}, in a tuple or by name.")
         for part in found:
             if part is not None and (part.ndim == 0 or part.shape[0] != batch.size):
                 raise ExternalError(
@@ -231,12 +239,12 @@ class Marshal:
                 )
         return [None if part is None else part.reshape(*batch.shape, *part.shape[1:]) for part in found]
 
-    def _ran(self, kind: MapName, values: Sequence[Any]) -> Any:
+    def _ran(self, function: Callable[..., Any], values: Sequence[Any], batch: Batch) -> Any:
         host = self.calculus.host
         try:
-            return host.given_copies(self.batched[kind], values)
+            return host.given_copies(function, values)
         except Exception as error:
-            raise host.failed(error, values[-len(host.names) :]) from error
+            raise host.failed(error, batch.args) from error
 
     def _words(self, kind: MapName) -> list[tuple[str, bool]]:
         one_place, one_out = len(self.calculus.places) == 1, not self.calculus.host.many
