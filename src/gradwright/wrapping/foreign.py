@@ -22,7 +22,7 @@ from gradwright.wrapping.batches import result_of
 from gradwright.wrapping.calculus import Calculus
 from gradwright.wrapping.declarations import check_options, dtype_of, operator_name, read_external
 from gradwright.wrapping.host import Host, Memory
-from gradwright.wrapping.leaves import Leaves, led, listed, runs_at_once
+from gradwright.wrapping.leaves import Leaves, led, listed, present, runs_at_once
 from gradwright.wrapping.marshal import Marshal, residuals_of, ticket_for
 from gradwright.wrapping.outputs import Declared
 from gradwright.wrapping.place import Point
@@ -202,7 +202,7 @@ class ForeignFunction:
                 gradients = self._pull(args, cotangents, outs, residuals_of(ticket), needed)
             else:
                 gradients = self.leaves.call("pull", args, g=cotangents, outs=outs, kept=ticket, needed=needed)
-            return dict(zip(names, gradients))
+            return dict(zip(names, present(gradients, args, self.places)))
 
         return rule
 
@@ -227,7 +227,8 @@ class ForeignFunction:
 
     def _vmap(self, info: Any, in_dims: Any, *args: Any) -> Any:
         self.marshal.require_batches()
-        found = self.leaves.call("batch", [led(v, dim) for v, dim in zip(args, in_dims)], batch=1)
+        moved = [led(v, dim, f"{self.name}: {n!r}") for v, dim, n in zip(args, in_dims, self.host.names)]
+        found = self.leaves.call("batch", moved, batch=1)
         outs = [out.expand(info.batch_size, *out.shape[1:]) for out in found]
         return (tuple(outs) if self.host.many else outs[0]), 0
 

@@ -268,13 +268,12 @@ class Marshal:
             return self.results(found, given.args, lead)
         device = next(value.device for value in given.args if isinstance(value, Tensor))
         if kind in ("pull", "curve"):
-            primals = [given.args[place] for place in self.calculus.places]
-            like = [(p.dtype, (*lead, *p.shape[given.batch :])) for p in primals]
+            like: list[tuple[Any, Any]] = [(p.dtype, (*lead, *p.shape[given.batch :])) for p in self._primals(given)]
         elif self.declared is not None:
             like = [(o.dtype, tuple(o.shape)) for o in self.fake("outs", given)]
         else:
             usual = self._usual([value for value in given.args if isinstance(value, Tensor)])
-            like = [(usual, None) for _ in found]  # type: ignore[misc]
+            like = [(usual, None) for _ in found]
         tensors = []
         for part, (dtype, shape) in zip(found, like):
             if part is None:
@@ -290,10 +289,15 @@ class Marshal:
         """Return empty tensors like what a map returns."""
         lead = _lead(given.args, given.batch)
         if what == "places":
-            primals = [given.args[place] for place in self.calculus.places]
-            return tuple([p.new_empty((*lead, *p.shape[given.batch :])) for p in primals])
+            return tuple([p.new_empty((*lead, *p.shape[given.batch :])) for p in self._primals(given)])
         assert self.declared is not None, "an operator has its outputs declared"
         return self.declared.empty(dict(zip(self.calculus.host.names, _cores(given.args, given.batch))), lead)
+
+    def _primals(self, given: Any) -> list[Tensor]:
+        """Return the arguments that have a derivative, a number for one that is not there."""
+        first = next(value for value in given.args if isinstance(value, Tensor))
+        found = [given.args[place] for place in self.calculus.places]
+        return [first.new_empty((1,) * given.batch) if value is None else value for value in found]
 
     def _empties(self, kind: MapName, batch: Batch) -> list[Any] | None:
         """Return the shape of each result of one sample, None where it is not known."""
