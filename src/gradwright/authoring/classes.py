@@ -101,6 +101,12 @@ def check_values(definition: Definition, values: Sequence[Any]) -> None:
                 "it `Tensor` (`list[Tensor]`, ...) and let the rule return its gradient."
             )
         if argument.kind == "tensor" and not isinstance(value, Tensor) and value is not argument.default:
+            if definition.foreign is not None:
+                raise ArgumentError(
+                    f"{definition.name}: {argument.name!r} is {kind_of(value)}, but it is among the arguments that "
+                    "have a derivative; expected a tensor; write torch.as_tensor(...) for it, or name in argnums only "
+                    "those that have one."
+                )
             raise ArgumentError(
                 f"{definition.name}: {argument.name!r} is {kind_of(value)}, but its annotation is Tensor; expected a "
                 "tensor; write torch.tensor(...) for it, or change the annotation if the function is yours."

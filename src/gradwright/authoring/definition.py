@@ -223,6 +223,12 @@ class Definition:
 
     def nondiff_message(self, position: int) -> str:
         """Say that an argument in ``nondiff`` was asked for a gradient."""
+        if self.foreign is not None:
+            return (
+                f"{self.name}: a gradient of {self.names[position]!r} is needed, but it is not among the arguments "
+                "that have a derivative; expected a constant; pass it detached, or name it in argnums and give its "
+                "gradient."
+            )
         return (
             f"{self.name}: a gradient of {self.names[position]!r} is needed, but it is declared in nondiff; expected a "
             "constant; pass it detached, or take it out of nondiff and let the rule return its gradient."

@@ -22,8 +22,8 @@ def remarks(subject: Subject, cases: Sequence[Case]) -> Iterator[str]:
     accuracy = max((case.approximations.accuracy for case in cases), default=0.0)
     if accuracy and math.isfinite(accuracy):
         yield (
-            f"a derivative is an approximation, with a relative error up to {accuracy:.1g} as it declares: errors up to "
-            "that are not seen"
+            f"a derivative is an approximation, with a relative error up to {accuracy:.1g} as it declares: errors up "
+            "to that are not seen"
         )
     if isinstance(subject.target, torch.nn.Module):
         for owner in {type(module) for module in subject.target.modules()}:

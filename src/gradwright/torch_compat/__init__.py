@@ -5,7 +5,9 @@ Nothing else in the package may touch a name of torch that starts with an unders
 
 from __future__ import annotations
 
+import inspect
 import operator
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
@@ -147,7 +149,14 @@ def checkpointing() -> bool:
     """Tell whether ``torch.utils.checkpoint`` is around, which runs what is in it again in the backward."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     hooks = None if top is None else top(True)
-    return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
+    if hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint":
+        return True
+    # The reentrant kind has no hooks: it is known by the Function that runs the call.
+    file = getattr(sys.modules.get("torch.utils.checkpoint"), "__file__", None)
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename != file:
+        frame = frame.f_back
+    return frame is not None
 
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:

@@ -82,7 +82,7 @@ class Calculus:
     def pull(self, at: Point, g: Sequence[Any], needed: Sequence[bool]) -> Arrays:
         """Return the gradient for each place, None where it is zero or not needed."""
         if "vjp" in self.rules:
-            found = self._by_place("vjp", self._called("vjp", (self._g(g),), at, needs=self._needs(needed)), at)
+            found = self._by_place("vjp", self._called("vjp", (self._g(g),), at, needs=self.needs(needed)), at)
         elif "jacobian" in self.rules:
             found = contract(self.jacobian(at), g, self._shapes(at))
         elif self.approximation is not None:
@@ -101,7 +101,7 @@ class Calculus:
         rule = self.rules.get(word)
         if rule is None or rule.by_keyword or "residuals" in rule.asks or kind not in ("pull", "push"):
             return None
-        values = {**dict(zip(self.host.names, at.values)), "needs": self._needs(needed)}
+        values = {**dict(zip(self.host.names, at.values)), "needs": self.needs(needed)}
         if "out" in rule.asks:
             values["out"] = self._out(at)
         given = self._g(g) if kind == "pull" else self._t(t)
@@ -124,7 +124,8 @@ class Calculus:
     def _out(self, at: Point) -> Any:
         return tuple(at.outs) if self.host.many else at.outs[0]
 
-    def _needs(self, needed: Sequence[bool]) -> dict[str, bool]:
+    def needs(self, needed: Sequence[bool]) -> dict[str, bool]:
+        """Return which arguments need a gradient, as rules get it."""
         needs = dict.fromkeys(self.host.names, False)
         needs.update({self.host.names[place]: need for place, need in zip(self.places, needed)})
         return needs

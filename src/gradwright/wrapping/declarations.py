@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from types import FunctionType
 from typing import Any, get_args, get_origin
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradwright.authoring.rules import Argument, ArgumentKind, kind_of, read_arguments
+from gradwright.authoring.rules import RESERVED, Argument, ArgumentKind, kind_of, read_arguments
 from gradwright.errors import DefinitionError, OptionError, did_you_mean, unknown_choice
 from gradwright.wrapping.arrays import DTYPES
 from gradwright.wrapping.batches import VMAP_METHODS
@@ -75,9 +76,14 @@ def read_external(
     Raises:
         DefinitionError: its signature cannot be read, or ``argnums`` does not fit it.
     """
-    try:
-        inspect.signature(function)
-    except (TypeError, ValueError):
+    known = _parameters(function)
+    reserved = [word for word in RESERVED if word in (known or ())]
+    if reserved and not isinstance(function, FunctionType):
+        raise DefinitionError(
+            f"{name}: its argument {reserved[0]!r} has a name that rules use for something else; expected a function "
+            f"of your own; write one around it: `lambda x: {name}(x)`."
+        )
+    if known is None:
         read = _unsigned(name, function, argnums)
     else:
         read = list(read_arguments(name, function, tell=kind_or_array))
@@ -124,6 +130,19 @@ def _is_array(annotation: Any) -> bool:
     if isinstance(origin, type):
         return issubclass(origin, np.ndarray)
     return "ndarray" in str(annotation) or "NDArray" in str(annotation) or "ArrayLike" in str(annotation)
+
+
+def _parameters(function: Callable[..., Any]) -> Collection[str] | None:
+    """Return the names of the arguments, None where Python does not know them.
+
+    Of a ufunc only the inputs are meant, and not what it takes besides (NumPy tells it of them since 2.4).
+    """
+    if isinstance(function, np.ufunc):
+        return None
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
 
 
 def _unsigned(name: str, function: Any, argnums: Any) -> list[Argument]:

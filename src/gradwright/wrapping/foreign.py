@@ -23,7 +23,7 @@ from gradwright.wrapping.batches import result_of
 from gradwright.wrapping.calculus import Calculus
 from gradwright.wrapping.declarations import check_options, dtype_of, operator_name, read_external
 from gradwright.wrapping.host import Host, Memory
-from gradwright.wrapping.leaves import Leaves, led, listed, runs_at_once
+from gradwright.wrapping.leaves import Leaves, led, listed, present, runs_at_once
 from gradwright.wrapping.marshal import Marshal, residuals_of, ticket_for
 from gradwright.wrapping.outputs import Declared
 from gradwright.wrapping.place import Point
@@ -205,7 +205,7 @@ class ForeignFunction:
                 gradients = self._pull(args, cotangents, outs, residuals_of(ticket), needed)
             else:
                 gradients = self.leaves.call("pull", args, g=cotangents, outs=outs, kept=ticket, needed=needed)
-            return dict(zip(names, gradients))
+            return dict(zip(names, present(gradients, args, self.places)))
 
         return rule
 
@@ -233,7 +233,8 @@ class ForeignFunction:
         tensors = [value for value in args if isinstance(value, Tensor)]
         if self.tensor_rules and info.batch_size and any(map(torch_compat.tracked, tensors)):
             return self._rows(info.batch_size, in_dims, args), 0
-        found = self.leaves.call("batch", [led(v, dim) for v, dim in zip(args, in_dims)], batch=1)
+        moved = [led(v, dim, f"{self.name}: {n!r}") for v, dim, n in zip(args, in_dims, self.host.names)]
+        found = self.leaves.call("batch", moved, batch=1)
         outs = [out.expand(info.batch_size, *out.shape[1:]) for out in found]
         return (tuple(outs) if self.host.many else outs[0]), 0
 
@@ -277,8 +278,19 @@ class ForeignFunction:
                 f"{self.name}.register_vmap: got nothing; expected a function of the same arguments, whose arrays have "
                 "the batch as first dimension; write it above its definition."
             )
-        given = {"batch": function, "pull": vjp, "push": jvp}
-        self.marshal.batched.update({key: each for key, each in given.items() if each is not None})
+        if function is not None:
+            self.marshal.batched["batch"] = function
+        words: tuple[tuple[str, RuleKind, Any], ...] = (("pull", "vjp", vjp), ("push", "jvp", jvp))
+        for word, kind, each in words:
+            if each is None:
+                continue
+            rule = read_rule(self.name, kind, each, self.arguments)
+            if {"out", "residuals"} & set(rule.asks):
+                raise DefinitionError(
+                    f"{self.name}.register_vmap: its {kind} asks for {', '.join(rule.asks)}; expected names of "
+                    "arguments, since nothing else is kept of a batch; compute it from them."
+                )
+            self.marshal.batched[word] = rule
         return function
 
     # ---------------------------------------------------------------- compile, export, checkpoint

@@ -121,12 +121,15 @@ class Host:
         return given
 
     def _call(self, values: Sequence[Any]) -> Any:
-        values = self.given(values)
+        return self.apply(self.function, self.given(values))
+
+    def apply(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
+        """Call a function of the same arguments, those that are known only by keyword by theirs."""
         if not self.by_keyword:
-            return self.function(*values)
+            return function(*values)
         by_name = dict(zip(self.names, values))
         keyword = {name: by_name.pop(name) for name in self.by_keyword}
-        return self.function(*by_name.values(), **keyword)
+        return function(*by_name.values(), **keyword)
 
     def read(self, box: list[Any], values: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
         """Take apart what it returned, which is in a box, so that nobody has a reference to it."""
@@ -147,7 +150,7 @@ class Host:
         if number != self.number:
             if self.number != -1:
                 raise ExternalError(
-                    f"{self.name}: it returned {_count(number)}, and {_count(self.number)} before; expected the same "
+                    f"{self.name}: it returned {counted(number)}, and {counted(self.number)} before; expected the same "
                     "number of outputs in every call; return the same tuple always."
                 )
             self.number = number
@@ -259,5 +262,6 @@ def _alike(one: Any, other: Any) -> bool:
     return bool(close.all())
 
 
-def _count(number: int | None) -> str:
+def counted(number: int | None) -> str:
+    """Say how many outputs there are."""
     return "one output" if number is None else f"a tuple of {number}"

@@ -123,18 +123,20 @@ class Leaves:
         return self.marshal.outputs
 
     def _filled(self, tangents: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        pairs = zip(tangents, self.places)
-        return [torch.zeros_like(args[place]) if tangent is None else tangent for tangent, place in pairs]
+        """Return tangents with zeros for None, and None for an argument that is not there."""
+        pairs = [(tangent, args[place]) for tangent, place in zip(tangents, self.places)]
+        return [None if x is None else torch.zeros_like(x) if t is None else t for t, x in pairs]
 
     # ---------------------------------------------------------------- making them
 
     def _make(self, kind: Kind) -> Callable[..., Any]:
         arguments = [Argument("gw_batch", "static", inspect.Parameter.empty, _BY_KEYWORD)]
         for word in GIVEN[kind]:
-            # an output of whole numbers has no cotangent
-            sort: Any = "optional" if word == "g" else "tensor"
-            count = self._number if word == "g" else len(self.places)
-            arguments += [Argument(f"gw{word}_{i}", sort, inspect.Parameter.empty, _BY_KEYWORD) for i in range(count)]
+            # an output of whole numbers has no cotangent, and an argument that is not there no tangent
+            sorts: list[Any] = [self.arguments[place].kind for place in self.places]
+            sorts = ["optional"] * self._number if word == "g" else sorts
+            empty = inspect.Parameter.empty
+            arguments += [Argument(f"gw{word}_{i}", sort, empty, _BY_KEYWORD) for i, sort in enumerate(sorts)]
         arguments += [Argument(a.name, a.kind, inspect.Parameter.empty, _BY_KEYWORD) for a in self.arguments]
         extra = [*(f"gwout_{i}" for i in range(self._number)), "gwkept"]
         arguments += [Argument(name, "optional", inspect.Parameter.empty, _BY_KEYWORD) for name in extra]
@@ -193,6 +195,8 @@ class Leaves:
             moved = [needs[name] for name in places]
             found: dict[str, Any] = {}
             for word, gradient in self._backward(kind, at, listed(c), asked, moved).items():
+                if word != "g":
+                    gradient = present(gradient, at.args, self.places)
                 own = places if word == "args" else [f"gw{word}_{i}" for i in range(len(gradient))]
                 found.update(zip(own, gradient))
             return found
@@ -278,9 +282,23 @@ class Leaves:
         return rule
 
 
-def led(value: Any, dim: int | None) -> Any:
-    """Return a tensor with its batch as first dimension, of size 1 where it has none."""
+def present(gradients: Sequence[Any], args: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    """Return gradients for the places, None for an argument that is not there."""
+    return [None if args[place] is None else gradient for gradient, place in zip(gradients, places)]
+
+
+def led(value: Any, dim: Any, what: str = "") -> Any:
+    """Return a tensor with its batch as first dimension, of size 1 where it has none.
+
+    Raises:
+        RuleError: tensors inside of something else are batched, whose samples foreign code would get all at once.
+    """
     if not isinstance(value, Tensor):
+        if any(isinstance(each, int) for each in torch_compat.flatten(dim)[0]):
+            raise RuleError(
+                f"{what} holds tensors that are batched by vmap, but only arguments are taken apart into samples; "
+                "expected an argument for each; pass them one by one."
+            )
         return value
     return value.unsqueeze(0) if dim is None else value.movedim(dim, 0)
 

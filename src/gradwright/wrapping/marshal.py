@@ -15,6 +15,7 @@ from gradwright.errors import ArgumentError, ExternalError, RuleError
 from gradwright.wrapping.arrays import DTYPES, array_of, owned, tensor_of
 from gradwright.wrapping.batches import Batch, VmapMethod, each, stacked
 from gradwright.wrapping.calculus import Calculus
+from gradwright.wrapping.host import counted
 from gradwright.wrapping.jacobians import contract
 from gradwright.wrapping.outputs import Declared
 from gradwright.wrapping.place import Point
@@ -34,8 +35,8 @@ class Marshal:
     copy: bool | None
     device_types: tuple[str, ...] | None
     vmap_method: VmapMethod
-    batched: dict[str, Callable[..., Any]] = field(default_factory=dict)
-    """Rules for whole batches, by the name of the map."""
+    batched: dict[str, Any] = field(default_factory=dict)
+    """For whole batches, by the name of the map: the function itself, and rules."""
     pool: Callable[[], Any] | None = None
 
     @property
@@ -100,10 +101,12 @@ class Marshal:
                 self._refuse_whole(outs, values)
             return tuple(found)
         expected = self.declared.empty(dict(zip(self.calculus.host.names, _cores(values, len(batch)))), batch)
-        if len(expected) != len(outs):
+        returned, declared = self.calculus.host.number, self.declared.number
+        if len(expected) != len(outs) or returned not in (declared, -1):
             raise ExternalError(
-                f"{self.name}: it returned {len(outs)} outputs; out declares {len(expected)}; expected the same "
-                "number; return a tuple of arrays, or correct out."
+                f"{self.name}: it returned {counted(returned)}; out declares {counted(declared)}; expected the same "
+                "number; return what is declared, or correct out (what a function returns is read from its annotation, "
+                "`-> tuple[Tensor, Tensor]`)."
             )
         return tuple([self._as_declared(out, like, i) for i, (out, like) in enumerate(zip(outs, expected))])
 
@@ -184,7 +187,7 @@ class Marshal:
 
     def _batch(self, kind: MapName, batch: Batch, kept: Any, needed: Sequence[bool]) -> Sequence[Any]:
         if kind in self.batched:
-            return self._by_rule(kind, batch)
+            return self._by_rule(kind, batch, needed)
         direct = kind == "batch" or RULE_OF.get(kind) in self.calculus.rules
         if self.vmap_method in ("expand_dims", "broadcast_all") and direct:
             whole = batch.expanded() if self.vmap_method == "expand_dims" and kind == "batch" else batch.broadcast()
@@ -211,19 +214,24 @@ class Marshal:
         pool = self.pool() if self.pool is not None and not batch.shared else None
         return each(self.calculus, kind, batch, run, pool, needed, self._empties)
 
-    def _by_rule(self, kind: MapName, batch: Batch) -> Sequence[Any]:
+    def _by_rule(self, kind: MapName, batch: Batch, needed: Sequence[bool]) -> Sequence[Any]:
         """Run the user's rule for whole batches, which sees one leading dimension."""
         flat = batch.flattened()
         host = self.calculus.host
-        leading = [_given(flat.leading[word], single) for word, single in self._words(kind)]
         what = f"{self.name}: its rule for batches returned"
+        rule = self.batched[kind]
         if kind == "batch":
-            found = list(host.read([self._ran(kind, flat.args)], flat.args)[0])
+            found = list(host.read([self._ran(host.apply, [rule, flat.args], flat)], flat.args)[0])
         else:
-            returned = owned([self._ran(kind, [*leading, *flat.args])], what)
+            values = {**dict(zip(host.names, flat.args)), "needs": self.calculus.needs(needed)}
+            leading = [_given(flat.leading[word], single) for word, single in self._words(kind)]
+            returned = owned([self._ran(rule.call, [leading, values], flat)], what)
             if isinstance(returned, dict):
                 returned = tuple(returned.get(host.names[place]) for place in self.calculus.places)
             found = list(returned) if isinstance(returned, tuple) else [returned]
+            number = len(self.calculus.places) if kind == "pull" else self.outputs
+            if len(found) != number:
+                raise ExternalError(f"{what} {len(found)} arrays; expected {number}, in a tuple or by name.")
         for part in found:
             if part is not None and (part.ndim == 0 or part.shape[0] != batch.size):
                 raise ExternalError(
@@ -232,12 +240,12 @@ class Marshal:
                 )
         return [None if part is None else part.reshape(*batch.shape, *part.shape[1:]) for part in found]
 
-    def _ran(self, kind: MapName, values: Sequence[Any]) -> Any:
+    def _ran(self, function: Callable[..., Any], values: Sequence[Any], batch: Batch) -> Any:
         host = self.calculus.host
         try:
-            return host.given_copies(self.batched[kind], values)
+            return host.given_copies(function, values)
         except Exception as error:
-            raise host.failed(error, values[-len(host.names) :]) from error
+            raise host.failed(error, batch.args) from error
 
     def _words(self, kind: MapName) -> list[tuple[str, bool]]:
         one_place, one_out = len(self.calculus.places) == 1, not self.calculus.host.many
@@ -261,13 +269,12 @@ class Marshal:
             return self.results(found, given.args, lead)
         device = next(value.device for value in given.args if isinstance(value, Tensor))
         if kind in ("pull", "curve"):
-            primals = [given.args[place] for place in self.calculus.places]
-            like = [(p.dtype, (*lead, *p.shape[given.batch :])) for p in primals]
+            like: list[tuple[Any, Any]] = [(p.dtype, (*lead, *p.shape[given.batch :])) for p in self._primals(given)]
         elif self.declared is not None:
             like = [(o.dtype, tuple(o.shape)) for o in self.fake("outs", given)]
         else:
             usual = self._usual([value for value in given.args if isinstance(value, Tensor)])
-            like = [(usual, None) for _ in found]  # type: ignore[misc]
+            like = [(usual, None) for _ in found]
         tensors = []
         for part, (dtype, shape) in zip(found, like):
             if part is None:
@@ -283,10 +290,15 @@ class Marshal:
         """Return empty tensors like what a map returns."""
         lead = _lead(given.args, given.batch)
         if what == "places":
-            primals = [given.args[place] for place in self.calculus.places]
-            return tuple([p.new_empty((*lead, *p.shape[given.batch :])) for p in primals])
+            return tuple([p.new_empty((*lead, *p.shape[given.batch :])) for p in self._primals(given)])
         assert self.declared is not None, "an operator has its outputs declared"
         return self.declared.empty(dict(zip(self.calculus.host.names, _cores(given.args, given.batch))), lead)
+
+    def _primals(self, given: Any) -> list[Tensor]:
+        """Return the arguments that have a derivative, a number for one that is not there."""
+        first = next(value for value in given.args if isinstance(value, Tensor))
+        found = [given.args[place] for place in self.calculus.places]
+        return [first.new_empty((1,) * given.batch) if value is None else value for value in found]
 
     def _empties(self, kind: MapName, batch: Batch) -> list[Any] | None:
         """Return the shape of each result of one sample, None where it is not known."""

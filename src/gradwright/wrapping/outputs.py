@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gradwright.authoring.rules import read_annotations
-from gradwright.errors import DefinitionError, OptionError, RuleError, did_you_mean, kind_of
+from gradwright.errors import DefinitionError, OptionError, RuleError, describe_exception, did_you_mean, kind_of
 
 Order: TypeAlias = Literal["C", "F"]
 
@@ -142,7 +142,7 @@ class Declared:
         if isinstance(self.out, (Like, Spec, tuple)):
             parts = self.out if isinstance(self.out, tuple) else (self.out,)
             return tuple([self._one(part, values, tuple(batch), usual, first.device) for part in parts])
-        said = self.out(**values)
+        said = self._said(values)
         tensors = said if isinstance(said, tuple) else (said,)
         if not all(isinstance(tensor, Tensor) for tensor in tensors):
             raise RuleError(
@@ -150,6 +150,15 @@ class Declared:
                 "of them; write `return torch.empty(shape, dtype=...)`, or use gw.spec."
             )
         return tuple([t if not batch else t.new_empty((*batch, *t.shape)) for t in tensors])
+
+    def _said(self, values: Mapping[str, Any]) -> Any:
+        try:
+            return self.out(**values)
+        except Exception as error:
+            raise RuleError(
+                f"{self.name}: the function given as out raised {describe_exception(error)}; expected one of the same "
+                f"arguments ({', '.join(self.arguments)}) that returns empty tensors; correct it, or use gw.spec."
+            ) from error
 
     def _one(
         self, part: Like | Spec, values: Mapping[str, Any], batch: tuple[int, ...], usual: torch.dtype, device: Any
