@@ -35,7 +35,13 @@ from gradwright.checking.differences import (
 from gradwright.checking.judge import UNRESOLVED_BAR, acquitted, largest_entry, one_unit_away
 from gradwright.checking.projection import rounding_of_sum
 from gradwright.checking.report import Finding, Where
-from gradwright.errors import SampleError, UndefinedGradientError, describe_exception
+from gradwright.errors import (
+    ConvergenceError,
+    SampleError,
+    SingularMatrixError,
+    UndefinedGradientError,
+    describe_exception,
+)
 
 MAX_JOINT_OUTPUTS = 4096
 SCREEN_STEP, SCREENED = 1e-3, 1e-7
@@ -109,7 +115,7 @@ def _broken(contract: Contract, case: Case) -> Finding | None:
 
 
 def _raises(case: Case, error: BaseException) -> Fault | Unjudged:
-    if isinstance(error, UndefinedGradientError):
+    if isinstance(error, (UndefinedGradientError, SingularMatrixError, ConvergenceError)):
         return Unjudged()  # it says itself that there is no derivative
     place = user_location(error)
     message = f"backward raises {describe_exception(error)}{f' at {place}' if place else ''}."

@@ -12,7 +12,7 @@ from torch.autograd import Function
 
 import gradwright as gw
 from gradwright.checking.report import ContractResult
-from gradwright.errors import SampleError, UndefinedGradientError
+from gradwright.errors import ConvergenceError, SampleError, SingularMatrixError, UndefinedGradientError
 from tests.subjects import (
     ClassMethods,
     ComplexSquare,
@@ -659,13 +659,22 @@ class Direction(Function):
         return (g - x / r * (x / r * g).sum()) / r
 
 
+class NoSolution(Direction):
+    error = SingularMatrixError
+
+
+class NotFound(Direction):
+    error = ConvergenceError
+
+
 class Fragile(Direction):
     error = ValueError
 
 
 def test_who_says_that_a_derivative_does_not_exist_is_not_accused() -> None:
     x = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
-    assert gw.check(Direction, x, only=("shapes",))
+    for function in (Direction, NoSolution, NotFound):
+        assert gw.check(function, x, only=("shapes",))
     report = gw.check(Fragile, x, only=("shapes",))
     assert "with `x` all zero: backward raises ValueError" in report.findings[0].message
 
