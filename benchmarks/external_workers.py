@@ -8,6 +8,7 @@ they are not installed.
 
     python benchmarks/external_workers.py                # everything
     python benchmarks/external_workers.py --quick        # that it runs: one round, threads and processes only
+    python benchmarks/external_workers.py --write        # puts the table into docs/external.md
     python benchmarks/external_workers.py --json FILE    # writes rows of figures
 """
 
@@ -33,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src")]
 
 import numpy as np  # noqa: E402
+from _pages import table_of, write_tables  # noqa: E402
 
 from gradwright.wrapping.workers import pool_of  # noqa: E402
 
@@ -177,6 +179,7 @@ def main() -> int:
     """Time everything and print the rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="one round, threads and processes only")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/external.md")
     parser.add_argument("--json", type=Path, help="write rows of figures to this file")
     options = parser.parse_args()
     rows: list[Row] = []
@@ -187,6 +190,8 @@ def main() -> int:
     for row in rows:
         goal = f"  goal {row['goal']}: {'met' if row['met'] else 'not met'}" if row["goal"] else ""
         print(f"{row['name']:<48} {row['value']:>8.1f} ms  {row['ratio']:.2f} of {row['against']}{goal}")
+    if options.write:
+        write_tables(ROOT / "docs" / "external.md", {"workers": table_of(rows)})
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0

@@ -6,6 +6,7 @@ part of the forward, one that is made again as dear.
 
     python benchmarks/implicit.py                  # everything
     python benchmarks/implicit.py --quick          # that it runs: small and few rounds
+    python benchmarks/implicit.py --write          # puts the table into docs/implicit.md
     python benchmarks/implicit.py --json FILE      # writes rows of figures
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from _pages import table_of, write_tables
 from _timing import keep_memory, medians
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,6 +62,7 @@ def main() -> int:
     """Time everything and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="small and few rounds")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/implicit.md")
     parser.add_argument("--json", type=Path, help="write rows of figures to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -72,6 +75,8 @@ def main() -> int:
         met = {True: "met", False: "NOT met", None: ""}[row["met"]]
         ratio = "" if row["ratio"] is None else f", {row['ratio']:.3g} of {row['against']}"
         print(f"{row['name']}: {row['value']:.3g} {row['unit']}{ratio}; {row['goal'] or ''} {met}")
+    if options.write:
+        write_tables(ROOT / "docs" / "implicit.md", {"cost": table_of(rows)})
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2), encoding="utf-8")
     return 0
@@ -128,7 +133,7 @@ def tolerance_rows(n: int = 20) -> Iterator[Row]:
 
     def iterated(tolerance: float, w: Tensor) -> Tensor:
         z, following = start, contraction(start, w, x)
-        while float((following - z).norm()) > tolerance:
+        while float((following - z).detach().norm()) > tolerance:
             z, following = following, contraction(following, w, x)
         return following
 
