@@ -85,8 +85,6 @@ class Map:
             returned, tree = jax.tree_util.tree_flatten(self.compiled(*arrays))
             if not self.origin.jit:  # numbers, as Python has them
                 returned = [jax.numpy.asarray(out) for out in returned]
-            # JAX computes while Python goes on, and may not read what somebody edits meanwhile.
-            jax.block_until_ready(returned)
             # Compiled code returns memory of its own, all other code whatever it has.
             found = [border.to_torch(out, tensors, device, copy=not self.origin.jit) for out in returned]
         self.trees[signature(tensors)] = tree
