@@ -189,6 +189,7 @@ def test_it_is_checked_like_any_other(x) -> None:
     program = square(vjp=lambda g, x: 2 * g * x, cache=1000)
     report = gw.check(program, x, level="quick")
     assert report, str(report)
+    assert "declared: x: float64 (3,)" in str(report)
 
 
 @pytest.mark.compile

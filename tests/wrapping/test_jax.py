@@ -554,3 +554,4 @@ def test_it_is_checked_like_any_other(x, w) -> None:
     report = gw.check(recorded, x, w, level="quick")
     assert report, str(report)
     assert not report.unresolved, str(report)
+    assert "declared: x: float64 (3,), w: float64 (3,)" in str(report)

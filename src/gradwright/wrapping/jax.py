@@ -20,7 +20,7 @@ from gradwright.authoring.operator import is_recordable
 from gradwright.authoring.rules import Argument, ArgumentKind, Rule, read_annotations, read_arguments
 from gradwright.authoring.rules import kind_of as kind_of_annotation
 from gradwright.errors import ArgumentError, DefinitionError, OptionError, kind_of
-from gradwright.wrapping.declarations import argument_named, operator_name
+from gradwright.wrapping.declarations import argument_named, operator_name, signature_of
 from gradwright.wrapping.jax_arrays import Border
 from gradwright.wrapping.jax_maps import Map, Origin, signature, unwatched
 
@@ -118,6 +118,7 @@ class _FromJax:
 
         forward.__name__, forward.__qualname__, forward.__module__ = self.name, qualname, module
         forward.__doc__ = function.__doc__
+        forward.__signature__ = signature_of(self.arguments)  # type: ignore[attr-defined]
         static = {a.name: self._constant(a) for a in self.arguments if a.kind == "static"}
         forward.__annotations__ = {key: value for key, value in static.items() if value is not None}
         if returns is not None:
