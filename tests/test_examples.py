@@ -241,6 +241,22 @@ def test_stiffnesses_are_learned_through_scipy(
     assert off[60] < 10.0
 
 
+def test_an_orbit_is_found_in_jax(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jax", reason="JAX is not installed")
+    from examples import wrap_jax  # here, because it needs JAX
+
+    monkeypatch.setattr("sys.argv", ["wrap_jax.py"])
+    monkeypatch.setattr(wrap_jax, "console", Console(width=200))
+    wrap_jax.main()
+    shown = capsys.readouterr().out
+    norms = [float(number) for number in re.findall(r"\de[+-]\d\d", shown)]
+    assert len(norms) == 15
+    assert norms[-1] < 1e-5, "it converges as only Newton's method with the true Hessian does"
+    rows = re.findall(r"(\S+) ± (\S+) \(it is (\S+)\)", shown)
+    assert len(rows) == 4
+    assert all(abs(float(found) - float(was)) < 4 * float(bar) for found, bar, was in rows)
+
+
 def test_c_and_cpp_learn_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     if not all(any(map(shutil.which, names)) for names in call_c.COMPILERS.values()):
         pytest.skip("no compiler for C and C++")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -24,6 +26,18 @@ def test_arguments_by_keyword_only() -> None:
     assert power(x).tolist() == [1.0, 4.0]
     assert torch.autograd.grad(power(x, n=3).sum(), x)[0].tolist() == [3.0, 12.0]
     assert vmap(grad(lambda v: power(v, n=3)))(x.detach()).tolist() == [3.0, 12.0]
+
+
+def test_the_signature_is_that_of_the_function() -> None:
+    def rotated(x, angle=0.5, *, turns: int = 1):
+        return x * np.cos(angle * turns)
+
+    call = gw.external(rotated, derivative=gw.fd(), out=gw.like(0))
+    assert str(inspect.signature(call)) == "(x, angle=0.5, *, turns=1)"
+    report = gw.check(call, torch.ones(2, dtype=torch.float64), level="quick")
+    assert report, str(report)
+    assert "declared: x: float64 (2,)" in str(report), "findings name the arguments"
+    assert str(inspect.signature(gw.external(np.sin))) == "(x, /)"
 
 
 @pytest.mark.parametrize("annotation", [np.ndarray, "np.ndarray", "NDArray[np.float64]", np.typing.NDArray[np.float64]])

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -188,6 +189,7 @@ def test_it_is_checked_like_any_other(x) -> None:
     program = square(vjp=lambda g, x: 2 * g * x, cache=1000)
     report = gw.check(program, x, level="quick")
     assert report, str(report)
+    assert "declared: x: float64 (3,)" in str(report)
 
 
 @pytest.mark.compile
@@ -355,6 +357,23 @@ def test_an_interrupt_ends_the_program(x, tmp_path, directory) -> None:
     program = shell(f"echo $$ > {tmp_path}/self; sleep 60")
     _interrupted(lambda: program(x), [tmp_path / "self"])
     assert ended(int((tmp_path / "self").read_text()))
+    assert not list(directory.iterdir())
+
+
+def test_an_interrupt_while_a_program_is_started(x, tmp_path, directory, monkeypatch) -> None:
+    popen, started = subprocess.Popen, []
+
+    def interrupted(*words: Any, **options: Any) -> Any:
+        started.append(popen(*words, **options))
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        return started[0]
+
+    program = shell("sleep 60")
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        program(x)
+    assert ended(started[0].pid)
     assert not list(directory.iterdir())
 
 

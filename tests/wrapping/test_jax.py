@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import gradwright as gw
 from gradwright.errors import (
@@ -401,10 +402,21 @@ def test_what_cannot_be_compiled_runs_outside_and_says_so(x, w) -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_transforms_in_compiled_code_are_right_or_refused(x, w) -> None:
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x: grad(recorded)(x, w), backend="aot_eager")
-    torch.testing.assert_close(compiled(x), grad(_recorded_in_torch)(x, w))
+    ways: list[Any] = [
+        lambda f, x: grad(f)(x, w),
+        lambda f, x: vjp(f, x, w)[1](torch.ones((), dtype=x.dtype)),
+        lambda f, x: jvp(f, (x, w), (w, x)),
+        lambda f, x: vmap(f, (0, None))(_rows(x, w), w),
+        lambda f, x: hessian(f)(x, w),
+    ]
+    for function in (recorded, wave):
+        true = {recorded: _recorded_in_torch, wave: _wave_in_torch}[function]
+        for way in ways:
+            compiled = torch.compile(functools.partial(way, function), backend="aot_eager")
+            torch.testing.assert_close(compiled(x), way(true, x))
     with pytest.raises(Exception, match=r"recorded: a transform of torch\.func"):
         torch.compile(lambda x: grad(recorded)(x, w), backend="aot_eager", fullgraph=True)(x)
 
@@ -542,3 +554,4 @@ def test_it_is_checked_like_any_other(x, w) -> None:
     report = gw.check(recorded, x, w, level="quick")
     assert report, str(report)
     assert not report.unresolved, str(report)
+    assert "declared: x: float64 (3,), w: float64 (3,)" in str(report)

@@ -160,6 +160,11 @@ def _unsigned(name: str, function: Any, argnums: Any) -> list[Argument]:
     return [Argument("x" if number == 1 else f"x{i}", "unknown", empty, passed) for i in range(number)]
 
 
+def signature_of(arguments: Sequence[Argument]) -> inspect.Signature:
+    """Return the signature by which users know a function, for one that takes any values."""
+    return inspect.Signature([inspect.Parameter(a.name, a.passed, default=a.default) for a in arguments])
+
+
 def operator_name(namespace: str, module: str, qualname: str) -> str:
     """Return the name of the operator for a function, the same in every process."""
     module, name = re.sub(r"\W", "_", module).strip("_"), re.sub(r"\W", "_", qualname)

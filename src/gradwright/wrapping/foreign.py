@@ -21,7 +21,7 @@ from gradwright.errors import DefinitionError, RuleError
 from gradwright.wrapping import shortcut
 from gradwright.wrapping.batches import result_of
 from gradwright.wrapping.calculus import Calculus
-from gradwright.wrapping.declarations import check_options, dtype_of, operator_name, read_external
+from gradwright.wrapping.declarations import check_options, dtype_of, operator_name, read_external, signature_of
 from gradwright.wrapping.host import Host, Memory
 from gradwright.wrapping.leaves import Leaves, led, listed, present, runs_at_once
 from gradwright.wrapping.marshal import Marshal, residuals_of, ticket_for
@@ -97,6 +97,7 @@ class ForeignFunction:
         forward = self._forward()
         forward.__name__, forward.__qualname__, forward.__module__ = self.name, self.qualname, self.module
         forward.__doc__ = self.function.__doc__
+        forward.__signature__ = signature_of(self.arguments)  # type: ignore[attr-defined]
         forward.__annotations__ = dict(self.types)
         number = None if self.marshal.declared is None else self.marshal.declared.number
         if self.marshal.declared is not None:

@@ -20,9 +20,9 @@ from gradwright.authoring.operator import is_recordable
 from gradwright.authoring.rules import Argument, ArgumentKind, Rule, read_annotations, read_arguments
 from gradwright.authoring.rules import kind_of as kind_of_annotation
 from gradwright.errors import ArgumentError, DefinitionError, OptionError, kind_of
-from gradwright.wrapping.declarations import argument_named, operator_name
+from gradwright.wrapping.declarations import argument_named, operator_name, signature_of
 from gradwright.wrapping.jax_arrays import Border
-from gradwright.wrapping.jax_maps import Map, Origin, signature
+from gradwright.wrapping.jax_maps import Map, Origin, signature, unwatched
 
 _COMPILED = 256
 """For how many different constants compiled code is kept."""
@@ -46,8 +46,9 @@ def from_jax(
     what changes from call to call should be a tensor.
 
     Its derivatives are those of JAX, of any order and in any mode: ``torch.autograd``, ``torch.func``, forward mode and
-    ``vmap`` (by ``jax.vmap``), nested in any way. Under ``torch.compile`` and ``torch.export`` it is an operator, if
-    it is known what it returns and its arguments are tensors and annotated constants.
+    ``vmap`` (by ``jax.vmap``), nested in any way. Nothing but the arguments is kept for the backward, which runs the
+    function again, as under ``torch.utils.checkpoint``. Under ``torch.compile`` and ``torch.export`` it is an operator,
+    if it is known what it returns and its arguments are tensors and annotated constants.
 
     Arguments:
         function: of arrays and constants.
@@ -117,6 +118,7 @@ class _FromJax:
 
         forward.__name__, forward.__qualname__, forward.__module__ = self.name, qualname, module
         forward.__doc__ = function.__doc__
+        forward.__signature__ = signature_of(self.arguments)  # type: ignore[attr-defined]
         static = {a.name: self._constant(a) for a in self.arguments if a.kind == "static"}
         forward.__annotations__ = {key: value for key, value in static.items() if value is not None}
         if returns is not None:
@@ -245,8 +247,11 @@ class _FromJax:
 
     def _rules(self) -> list[Rule]:
         names = tuple(a.name for a in self.arguments)
-        rules = [Rule(self._vjp, "vjp", (*names, "needs")), Rule(self._jvp, "jvp", names)]
-        rules.append(Rule(self._vmap, "vmap", names))
+        rules = [
+            Rule(unwatched(self._vjp), "vjp", (*names, "needs")),
+            Rule(unwatched(self._jvp), "jvp", names),
+            Rule(unwatched(self._vmap), "vmap", names),
+        ]
         if self.origin.op is not None:
             rules.append(Rule(self._fake, "fake", names))
         return rules

@@ -133,6 +133,8 @@ class Border:
     def to_torch(self, array: Any, inputs: Sequence[Tensor], device: torch.device, *, copy: bool) -> Tensor:
         """Return an array as a tensor that nobody else can write into.
 
+        JAX computes while Python goes on. This waits for it, so that no argument is edited while it is read.
+
         Raises:
             ExternalError: torch has no such dtype.
         """

@@ -7,6 +7,7 @@ nested in every other.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,8 +85,6 @@ class Map:
             returned, tree = jax.tree_util.tree_flatten(self.compiled(*arrays))
             if not self.origin.jit:  # numbers, as Python has them
                 returned = [jax.numpy.asarray(out) for out in returned]
-            # JAX computes while Python goes on, and may not read what somebody edits meanwhile.
-            jax.block_until_ready(returned)
             # Compiled code returns memory of its own, all other code whatever it has.
             found = [border.to_torch(out, tensors, device, copy=not self.origin.jit) for out in returned]
         self.trees[signature(tensors)] = tree
@@ -219,11 +218,27 @@ class Map:
         forward.__annotations__ = {**dict.fromkeys(names, Tensor), "return": returned}
         options = Options(op=None if origin.op is None else origin.op + self.suffix, vmap="none")
         definition = Definition(forward.__name__, forward, arguments, options, foreign=origin.foreign)
-        rules = [Rule(vjp, "vjp", (*names, "needs")), Rule(jvp, "jvp", names), Rule(vmap, "vmap", names)]
+        rules = [
+            Rule(unwatched(vjp), "vjp", (*names, "needs")),
+            Rule(unwatched(jvp), "jvp", names),
+            Rule(unwatched(vmap), "vmap", names),
+        ]
         if options.op is not None:
             rules.append(Rule(fake, "fake", names))
         made: Callable[..., Any] = build(definition, *rules)
         return made
+
+
+def unwatched(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a rule that torch.compile does not look into when it is around: it cannot follow JAX."""
+
+    @functools.wraps(rule)
+    def alone(*values: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return torch_compat.call_untraced(rule, values, f"{rule.__name__}: JAX cannot be compiled by torch.")
+        return torch_compat.call_unwatched(rule, values) if torch_compat.compiler_watches() else rule(*values)
+
+    return alone
 
 
 def signature(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
