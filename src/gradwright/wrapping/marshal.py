@@ -165,7 +165,7 @@ class Marshal:
         word = {"g": given.g, "t": given.t, "u": given.u}
         leading = {key: [self.array(part, key, may_copy=True) for part in parts] for key, parts in word.items()}
         outs = [None if out is None else self.array(out, "out", may_copy=True) for out in given.outs]
-        known = None if any(out is None for out in outs) else outs
+        known = None if not outs or any(out is None for out in outs) else outs
         kept = residuals_of(given.kept)
         if given.batch == 0:
             found = self._single(kind, Point(self.calculus.host, args, known, kept), leading, given.needed)
@@ -224,8 +224,9 @@ class Marshal:
             found = list(host.read([self._ran(host.apply, [rule, flat.args], flat)], flat.args)[0])
         else:
             values = {**dict(zip(host.names, flat.args)), "needs": self.calculus.needs(needed)}
-            leading = [_given(flat.leading[word], single) for word, single in self._words(kind)]
-            returned = owned([self._ran(rule.call, [leading, values], flat)], what)
+            calculus = self.calculus
+            given = calculus.cotangent(flat.leading["g"]) if kind == "pull" else calculus.tangent(flat.leading["t"])
+            returned = owned([self._ran(rule.call, [(given,), values], flat)], what)
             if isinstance(returned, dict):
                 returned = tuple(returned.get(host.names[place]) for place in self.calculus.places)
             found = list(returned) if isinstance(returned, tuple) else [returned]
@@ -246,10 +247,6 @@ class Marshal:
             return host.given_copies(function, values)
         except Exception as error:
             raise host.failed(error, batch.args) from error
-
-    def _words(self, kind: MapName) -> list[tuple[str, bool]]:
-        one_place, one_out = len(self.calculus.places) == 1, not self.calculus.host.many
-        return {"pull": [("g", one_out)], "push": [("t", one_place)]}.get(kind, [])
 
     def _checked(self, kind: MapName, found: Sequence[Any], batch: Batch) -> Sequence[Any]:
         """Refuse results of a call for a whole batch that do not begin with it."""
@@ -349,10 +346,6 @@ def _cores(values: Sequence[Any], batch: int) -> list[Any]:
     if not batch:
         return list(values)
     return [v.new_empty(v.shape[batch:]) if isinstance(v, Tensor) else v for v in values]
-
-
-def _given(parts: Sequence[Any], single: bool) -> Any:
-    return parts[0] if single else tuple(parts)
 
 
 def _short(dtype: torch.dtype) -> str:
