@@ -315,3 +315,26 @@ def test_batched_derivatives_of_a_function_of_two_arguments(way: str) -> None:
         inputs = (batch, y) if dims[0] == 0 else (x, torch.stack([y, -y]))
         found = torch.func.vmap(torch.func.jacrev(function, (0, 1)), dims)(*inputs)
         torch.testing.assert_close(found, torch.func.vmap(torch.func.jacrev(example.truth, (0, 1)), dims)(*inputs))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_constants_are_the_same_for_all_samples(method: str) -> None:
+    """An array that is no tensor has no batch, also where its first size is that of the batch."""
+    constant = np.array([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
+    shapes = []
+
+    def host(x: Any, a: Any) -> Any:
+        shapes.append(a.shape)
+        return x @ a
+
+    function = gw.external(host, argnums="x", vmap_method="sequential" if method == "rules" else method)
+    function.register_vjp(lambda g, a: g @ a.T)
+    if method == "rules":
+        function.register_vmap(host, vjp=lambda g, a: g @ a.T)
+    batch, matrix = XS[:3], torch.tensor(constant)
+    torch.testing.assert_close(torch.func.vmap(lambda x: function(x, constant))(batch), batch @ matrix)
+    found = torch.func.vmap(torch.func.grad(lambda x: (function(x, constant) ** 2).sum()))(batch)
+    torch.testing.assert_close(found, 2 * (batch @ matrix) @ matrix.T)
+    torch.testing.assert_close(torch.func.jacrev(lambda x: function(x, constant))(batch[0]), matrix.T)
+    assert set(shapes) == {(3, 3)}
+    assert constant.flags.writeable

@@ -105,7 +105,8 @@ class Calculus:
         if "out" in rule.asks:
             values["out"] = self._out(at)
         given = self.cotangent(g) if kind == "pull" else self.tangent(t)
-        return rule.function, tuple(self.host.given((given, *(values[name] for name in rule.asks))))
+        asked = self.host.given_by_name(values)
+        return rule.function, (self.host.handed(given), *(asked[name] for name in rule.asks))
 
     def done(self, kind: str, box: list[Any], at: Point) -> Arrays:
         """Return what comes of the result of a :meth:`job`, which is in a box."""
@@ -224,11 +225,12 @@ class Calculus:
             values["out"] = self._out(at)
         kept = {"residuals": at.residuals} if "residuals" in rule.asks else {}  # these are the user's own
 
-        def call(leading: Sequence[Any], values: dict[str, Any]) -> Any:
-            return rule.call(leading, {**values, **kept})
+        def call() -> Any:
+            given = self.host.given_by_name(values)
+            return rule.call([self.host.handed(each) for each in leading], {**given, **kept})
 
         try:
-            box = [self.host.given_copies(call, [tuple(leading), values])]
+            box = [self.host.trying(call)]
             return owned(box, f"{self.name}: the rule {self._rule(kind)!r} returned")
         except GradwrightError:
             raise

@@ -53,7 +53,10 @@ class ForeignFunction:
         memory = Memory(options["cache"]) if options["cache"] else None
         keyword = tuple(a.name for a in self.arguments if a.keyword_only)
         writes = options["copy"] is True
-        self.host = Host(self.name, function, names, keyword, options["on_error"], options["pure"], writes, 0, memory)
+        moving = frozenset(names[place] for place in self.places)
+        self.host = Host(
+            self.name, function, names, keyword, moving, options["on_error"], options["pure"], writes, 0, memory
+        )
         approximation = options["derivative"]
         if hasattr(approximation, "of"):  # what it learns of this function is not used for another
             approximation = approximation.of(self.name, names)
