@@ -66,6 +66,8 @@ def every(f: Any) -> dict[str, Any]:
         "second": vmap(f, (None, 0))(W, XS),
         "another dim": vmap(f, (1, 0), 1)(XS.T, XS),
         "nested": vmap(vmap(f, (None, 0)), (0, None))(XS, XS + 1),
+        "gradient of a batch": grad(lambda x, w: (vmap(f, (0, None))(x, w) ** 2).sum(), both)(XS, W),
+        "gradient of batches": grad(lambda x, w: (vmap(vmap(f, (None, 0)), (0, None))(x, w) ** 2).sum(), both)(XS, XS),
         "nested both": vmap(vmap(f))(XS.reshape(2, 2, 3), XS.reshape(2, 2, 3) + 1),
         "gradient": vmap(grad(total, both), (0, None))(XS, W),
         "gradient nested": vmap(vmap(grad(total, both), (None, 0)), (0, None))(XS, XS + 1),

@@ -267,8 +267,14 @@ class ForeignFunction:
     def _attach(self, kind: RuleKind, rule: Any) -> Any:
         """Attach a rule on tensors, which may call further functions and be differentiated again."""
         self.tensor_rules[kind] = read_rule(self.name, kind, rule, self.arguments)
+        self.leaves.on_tensors = self._called
+        self.leaves.forget()
         self._replace_rules()
         return rule
+
+    def _called(self, values: Sequence[Any]) -> Any:
+        positional, keyword = self.definition.arranged(values)
+        return self.call(*positional, **keyword)
 
     def _replace_rules(self) -> None:
         self.definition.rules.clear()

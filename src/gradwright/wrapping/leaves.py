@@ -27,6 +27,7 @@ from gradwright.authoring.rules import Argument, Rule
 from gradwright.authoring.seal import may_be_differentiated
 from gradwright.errors import RuleError
 from gradwright.wrapping.marshal import Marshal
+from gradwright.wrapping.samples import Samples
 
 Kind: TypeAlias = Literal["batch", "pull", "push", "curve", "bend"]
 GIVEN: dict[Kind, tuple[str, ...]] = {
@@ -68,6 +69,8 @@ class Leaves:
     qualname: str
     op: str | None
     made: dict[Kind, Callable[..., Any]] = field(default_factory=dict)
+    on_tensors: Callable[[Sequence[Any]], Any] | None = None
+    """The function as the user calls it, where its rules are on tensors and these maps have no derivative."""
 
     def forget(self) -> None:
         """Make the maps anew, since the rules of the function changed."""
@@ -213,6 +216,10 @@ class Leaves:
     ) -> dict[str, list[Any]]:
         """Return the gradients of what a map was given, for the cotangents ``c`` of what it returned."""
         by_args = any(moved)
+        if kind == "batch" and by_args and self.on_tensors is not None:
+            chosen = [place for place, needed in zip(self.places, moved) if needed]
+            gradients = iter(Samples(self.on_tensors, chosen).pull(at.args, at.batch, c))
+            return {"args": [next(gradients) if needed else None for needed in moved]}
         if kind in ("curve", "bend") and by_args:
             raise RuleError(self.marshal.calculus.third_message)
         ways: dict[Kind, dict[str, tuple[bool, Kind, dict[str, Any]]]] = {
@@ -260,7 +267,10 @@ class Leaves:
             yield self.call(kind, args, g=at.g, t=at.t, u=moving.u, batch=batch)
         if all(part is None for part in along):
             return
-        if kind == "batch":
+        if kind == "batch" and self.on_tensors is not None:
+            pairs = [(place, t) for place, t in zip(self.places, along) if t is not None]
+            yield Samples(self.on_tensors, [place for place, _ in pairs]).push(args, batch, [t for _, t in pairs])
+        elif kind == "batch":
             yield self.call("push", args, t=along, batch=batch)
         elif kind == "pull":
             yield self.call("curve", args, g=at.g, t=along, batch=batch)
