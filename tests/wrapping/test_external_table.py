@@ -31,7 +31,12 @@ SECOND = {"vjp+hvp", "vjp+jvp+hvp", "differences", "tensors"}
 
 def weighted(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a scalar function whose cotangent is no constant along the output and depends on the value."""
-    return lambda *inputs: (function(*inputs) ** 2 * torch.linspace(0.5, 1.5, 2, dtype=torch.float64)).sum()
+
+    def scalar(*inputs: Tensor) -> Tensor:
+        value = function(*inputs) ** 2
+        return (value * torch.linspace(0.5, 1.5, value.numel(), dtype=torch.float64).reshape(value.shape)).sum()
+
+    return scalar
 
 
 def places(inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
@@ -98,6 +103,22 @@ def vmap_of_grad(f: Any, inputs: tuple[Tensor, ...]) -> Any:
     return torch.func.vmap(torch.func.grad(weighted(f), places(inputs)))(*batched(inputs))
 
 
+def grad_of_vmap(f: Any, inputs: tuple[Tensor, ...]) -> Any:
+    """Differentiate a batch in which the last argument is the same for all samples."""
+    dims = (0, None) if len(inputs) > 1 else 0
+    given = (batched(inputs)[0], *inputs[1:])
+    return torch.func.grad(weighted(torch.func.vmap(f, dims)), places(inputs))(*given)
+
+
+def jvp_of_vmap(f: Any, inputs: tuple[Tensor, ...]) -> Any:
+    return jvp(torch.func.vmap(f), batched(inputs))
+
+
+def hessian_of_vmap(f: Any, inputs: tuple[Tensor, ...]) -> Any:
+    every = batched(inputs)
+    return torch.func.hessian(lambda *values: (torch.func.vmap(f)(*values) ** 2).sum(), places(inputs))(*every)
+
+
 def grads_batched(f: Any, inputs: tuple[Tensor, ...]) -> Any:
     given = leaves(inputs)
     out = f(*given)
@@ -117,6 +138,9 @@ ROWS: dict[str, tuple[Callable[..., Any], set[str]]] = {
     "hessian": (hessian, SECOND),
     "vmap": (vmap, set(WAYS)),
     "vmap(grad)": (vmap_of_grad, FIRST),
+    "grad(vmap)": (grad_of_vmap, FIRST),
+    "jvp(vmap)": (jvp_of_vmap, FIRST),
+    "hessian(vmap)": (hessian_of_vmap, SECOND),
     "is_grads_batched": (grads_batched, FIRST),
 }
 """What is asked for, and the ways that answer it; the others refuse."""
@@ -206,7 +230,7 @@ def test_max_order_refuses_what_is_not_promised(shape: str) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("way", ["jvp", "jacobian", "vjp+jvp+hvp"])
+@pytest.mark.parametrize("way", [pytest.param("jvp", marks=pytest.mark.slow), "jacobian", "vjp+jvp+hvp"])
 @pytest.mark.parametrize("which", [0, 1])
 def test_one_of_two_arguments(which: int, way: str, row: str) -> None:
     """The other is held: what is asked of it is nothing, and mixed second derivatives do not leak in."""

@@ -32,12 +32,19 @@ class Batch:
     leading: dict[str, list[Any]]
     """Cotangents and tangents."""
     outs: list[Any] | None
+    constants: frozenset[int] = frozenset()
+    """The positions of arguments that were no tensors, and are the same for all samples, also where they are arrays."""
 
     @property
     def arrays(self) -> list[Any]:
         """Everything that has the leading dimensions."""
-        every = [*self.args, *(part for parts in self.leading.values() for part in parts), *(self.outs or ())]
+        every = [*self.tensors, *(part for parts in self.leading.values() for part in parts), *(self.outs or ())]
         return [each for each in every if isinstance(each, np.ndarray)]
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The arguments that have the leading dimensions."""
+        return [arg for i, arg in enumerate(self.args) if i not in self.constants]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,7 +59,7 @@ class Batch:
     @property
     def shared(self) -> bool:
         """Whether all samples have the same arguments, and only cotangents or tangents differ."""
-        return all(set(a.shape[: self.depth]) <= {1} for a in self.args if isinstance(a, np.ndarray))
+        return all(set(a.shape[: self.depth]) <= {1} for a in self.tensors if isinstance(a, np.ndarray))
 
     def indices(self) -> Iterator[tuple[int, ...]]:
         """Give where each sample is, in order."""
@@ -82,7 +89,8 @@ class Batch:
 
         leading = {word: [mapped(part) for part in parts] for word, parts in self.leading.items()}
         outs = None if self.outs is None else [mapped(out) for out in self.outs]
-        return replace(self, depth=depth, args=[mapped(a) for a in self.args], leading=leading, outs=outs)
+        args = [a if i in self.constants else mapped(a) for i, a in enumerate(self.args)]
+        return replace(self, depth=depth, args=args, leading=leading, outs=outs)
 
 
 def each(

@@ -82,7 +82,7 @@ class Calculus:
     def pull(self, at: Point, g: Sequence[Any], needed: Sequence[bool]) -> Arrays:
         """Return the gradient for each place, None where it is zero or not needed."""
         if "vjp" in self.rules:
-            found = self._by_place("vjp", self._called("vjp", (self._g(g),), at, needs=self.needs(needed)), at)
+            found = self._by_place("vjp", self._called("vjp", (self.cotangent(g),), at, needs=self.needs(needed)), at)
         elif "jacobian" in self.rules:
             found = contract(self.jacobian(at), g, self._shapes(at))
         elif self.approximation is not None:
@@ -104,8 +104,9 @@ class Calculus:
         values = {**dict(zip(self.host.names, at.values)), "needs": self.needs(needed)}
         if "out" in rule.asks:
             values["out"] = self._out(at)
-        given = self._g(g) if kind == "pull" else self._t(t)
-        return rule.function, tuple(self.host.given((given, *(values[name] for name in rule.asks))))
+        given = self.cotangent(g) if kind == "pull" else self.tangent(t)
+        asked = self.host.given_by_name(values)
+        return rule.function, (self.host.handed(given), *(asked[name] for name in rule.asks))
 
     def done(self, kind: str, box: list[Any], at: Point) -> Arrays:
         """Return what comes of the result of a :meth:`job`, which is in a box."""
@@ -113,11 +114,11 @@ class Calculus:
         returned = owned(box, f"{self.name}: the rule {self._rule(word)!r} returned")
         return self._by_place(word, returned, at) if kind == "pull" else self._tangents(returned, at)
 
-    def _g(self, g: Sequence[Any]) -> Any:
+    def cotangent(self, g: Sequence[Any]) -> Any:
         """Return cotangents as rules get them."""
         return tuple(g) if self.host.many else g[0]
 
-    def _t(self, t: Sequence[Any]) -> Any:
+    def tangent(self, t: Sequence[Any]) -> Any:
         """Return tangents as rules get them."""
         return t[0] if len(self.places) == 1 else {self.host.names[i]: part for i, part in zip(self.places, t)}
 
@@ -137,7 +138,7 @@ class Calculus:
     def push(self, at: Point, t: Sequence[Any]) -> Arrays:
         """Return the tangent of each output for the tangents of the places, None for those that do not move."""
         if "jvp" in self.rules:
-            return self._tangents(self._called("jvp", (self._t(t),), at), at)
+            return self._tangents(self._called("jvp", (self.tangent(t),), at), at)
         if "jacobian" in self.rules:
             return [product(row, t, out) for row, out in zip(self.jacobian(at), at.outs)]
         if self.approximation is not None:
@@ -183,7 +184,7 @@ class Calculus:
         if self.order < 2:
             raise RuleError(self.second_message)
         if "hvp" in self.rules:
-            return self._by_place("hvp", self._called("hvp", (self._g(g), self._t(t)), at), at)
+            return self._by_place("hvp", self._called("hvp", (self.cotangent(g), self.tangent(t)), at), at)
         return self._difference(at, t, lambda point: self.pull(point, g, [True] * len(self.places)))
 
     def bend(self, at: Point, t: Sequence[Any], u: Sequence[Any]) -> Arrays:
@@ -224,11 +225,12 @@ class Calculus:
             values["out"] = self._out(at)
         kept = {"residuals": at.residuals} if "residuals" in rule.asks else {}  # these are the user's own
 
-        def call(leading: Sequence[Any], values: dict[str, Any]) -> Any:
-            return rule.call(leading, {**values, **kept})
+        def call() -> Any:
+            given = self.host.given_by_name(values)
+            return rule.call([self.host.handed(each) for each in leading], {**given, **kept})
 
         try:
-            box = [self.host.given_copies(call, [tuple(leading), values])]
+            box = [self.host.trying(call)]
             return owned(box, f"{self.name}: the rule {self._rule(kind)!r} returned")
         except GradwrightError:
             raise

@@ -96,7 +96,7 @@ def read_external(
                 "defaults; expected one that does; name it: argnums='x'."
             )
     else:
-        listed = [argnums] if isinstance(argnums, (int, str)) else list(argnums)
+        listed = list(argnums) if isinstance(argnums, (list, tuple, set, frozenset)) else [argnums]
         chosen = {argument_named(name, names, each) for each in listed}
         if not chosen:
             raise DefinitionError(f"{name}: argnums is empty; expected the differentiable arguments: argnums=(0,).")
@@ -149,7 +149,7 @@ def _unsigned(name: str, function: Any, argnums: Any) -> list[Argument]:
     """Return the arguments of a function whose signature Python does not know, such as a ufunc."""
     number = getattr(function, "nin", None)
     if number is None and argnums is not None:
-        listed = [argnums] if isinstance(argnums, int) else list(argnums)
+        listed = list(argnums) if isinstance(argnums, (list, tuple, set, frozenset)) else [argnums]
         number = max(listed) + 1 if listed and all(isinstance(each, int) for each in listed) else None
     if number is None:
         raise DefinitionError(

@@ -53,7 +53,10 @@ class ForeignFunction:
         memory = Memory(options["cache"]) if options["cache"] else None
         keyword = tuple(a.name for a in self.arguments if a.keyword_only)
         writes = options["copy"] is True
-        self.host = Host(self.name, function, names, keyword, options["on_error"], options["pure"], writes, 0, memory)
+        moving = frozenset(names[place] for place in self.places)
+        self.host = Host(
+            self.name, function, names, keyword, moving, options["on_error"], options["pure"], writes, 0, memory
+        )
         approximation = options["derivative"]
         if hasattr(approximation, "of"):  # what it learns of this function is not used for another
             approximation = approximation.of(self.name, names)
@@ -265,8 +268,14 @@ class ForeignFunction:
     def _attach(self, kind: RuleKind, rule: Any) -> Any:
         """Attach a rule on tensors, which may call further functions and be differentiated again."""
         self.tensor_rules[kind] = read_rule(self.name, kind, rule, self.arguments)
+        self.leaves.on_tensors = self._called
+        self.leaves.forget()
         self._replace_rules()
         return rule
+
+    def _called(self, values: Sequence[Any]) -> Any:
+        positional, keyword = self.definition.arranged(values)
+        return self.call(*positional, **keyword)
 
     def _replace_rules(self) -> None:
         self.definition.rules.clear()

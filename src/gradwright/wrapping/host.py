@@ -7,7 +7,7 @@ import time
 import traceback
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -34,6 +34,8 @@ class Host:
     function: Callable[..., Any]
     names: tuple[str, ...]
     by_keyword: tuple[str, ...] = ()
+    moving: frozenset[str] = frozenset()
+    """The arguments that have a derivative."""
     on_error: OnError = "raise"
     pure: bool = True
     writes: bool = False
@@ -65,7 +67,7 @@ class Host:
             if known is not None:
                 return known
         first = self.calls == 0
-        before = [np.array(value) if isinstance(value, np.ndarray) else None for value in values] if first else []
+        before = [np.array(value) if _ours(value) else None for value in values] if first else []
         start = time.perf_counter()
         outs, residuals = self.read([self.called(values, index)], values)
         if first and self.pure:
@@ -105,20 +107,33 @@ class Host:
         except Exception as again:
             raise self.failed(again, values, index) from again
 
-    def given_copies(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
-        """Call a rule; with arrays of its own where that is declared, or where it raised since it may not write."""
+    def trying(self, call: Callable[[], Any]) -> Any:
+        """Call a rule, once more where it raised since it may not write into its arguments; then it gets copies."""
         try:
-            return function(*self.given(values))
+            return call()
         except Exception as error:
             if self.writes or not _wants_to_write(error):
                 raise
             self.writes = True
-            return function(*self.given(values))
+            return call()
 
-    def given(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return arguments as foreign code gets them: read-only, or its own where it writes into them."""
-        given: Sequence[Any] = (own if self.writes else locked)(list(values))
-        return given
+    def given(self, values: Sequence[Any]) -> list[Any]:
+        """Return arguments as foreign code gets them: arrays that are not the user's are read-only, or its own."""
+        return [self.handed(value, name in self.moving) for name, value in zip(self.names, values)]
+
+    def given_by_name(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a rule may ask for as it gets it."""
+        return {name: self.handed(value, name in self.moving or name == "out") for name, value in values.items()}
+
+    def handed(self, value: Any, computed: bool = True) -> Any:
+        """Return an array, or several in a tuple or dict, as foreign code gets it.
+
+        What was computed here is locked. A constant is passed as the user gave it, and a tensor's array is locked.
+        """
+        if computed:
+            return own(value) if self.writes else locked(value)
+        copied = self.writes and isinstance(value, np.ndarray) and not value.flags.writeable
+        return np.array(value) if copied else value
 
     def _call(self, values: Sequence[Any]) -> Any:
         return self.apply(self.function, self.given(values))
@@ -240,6 +255,11 @@ def _key(values: Sequence[Any]) -> Any:
     except TypeError:
         return None
     return key
+
+
+def _ours(value: Any) -> bool:
+    """Tell whether an argument is an array in the memory of a tensor; into one of the user's own may be written."""
+    return isinstance(value, np.ndarray) and not value.flags.writeable
 
 
 def _wants_to_write(error: Exception) -> bool:

@@ -27,6 +27,7 @@ from gradwright.authoring.rules import Argument, Rule
 from gradwright.authoring.seal import may_be_differentiated
 from gradwright.errors import RuleError
 from gradwright.wrapping.marshal import Marshal
+from gradwright.wrapping.samples import Samples
 
 Kind: TypeAlias = Literal["batch", "pull", "push", "curve", "bend"]
 GIVEN: dict[Kind, tuple[str, ...]] = {
@@ -68,6 +69,8 @@ class Leaves:
     qualname: str
     op: str | None
     made: dict[Kind, Callable[..., Any]] = field(default_factory=dict)
+    on_tensors: Callable[[Sequence[Any]], Any] | None = None
+    """The function as the user calls it, where its rules are on tensors and these maps have no derivative."""
 
     def forget(self) -> None:
         """Make the maps anew, since the rules of the function changed."""
@@ -93,7 +96,7 @@ class Leaves:
             self.made[kind] = self._make(kind)
         given = {"g": list(g), "t": self._filled(t, args), "u": self._filled(u, args)}
         values = [each for word in GIVEN[kind] for each in given[word]]
-        values += [*args, *(outs or [None] * self._number), kept]
+        values += [*args, *(outs or [None] * self._outs(kind)), kept]
         flags = tuple(needed) if needed is not None else (True,) * len(self.places)
         if any(map(torch_compat.is_legacy_batch, values)):
             # What `is_grads_batched=True` hands out knows no rule for batches; its numbers are taken out and put back.
@@ -122,6 +125,10 @@ class Leaves:
     def _number(self) -> int:
         return self.marshal.outputs
 
+    def _outs(self, kind: Kind) -> int:
+        """Return how many outputs a map is given; the function itself, whose first call shows how many, gets none."""
+        return 0 if kind == "batch" else self._number
+
     def _filled(self, tangents: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         """Return tangents with zeros for None, and None for an argument that is not there."""
         pairs = [(tangent, args[place]) for tangent, place in zip(tangents, self.places)]
@@ -138,7 +145,7 @@ class Leaves:
             empty = inspect.Parameter.empty
             arguments += [Argument(f"gw{word}_{i}", sort, empty, _BY_KEYWORD) for i, sort in enumerate(sorts)]
         arguments += [Argument(a.name, a.kind, inspect.Parameter.empty, _BY_KEYWORD) for a in self.arguments]
-        extra = [*(f"gwout_{i}" for i in range(self._number)), "gwkept"]
+        extra = [*(f"gwout_{i}" for i in range(self._outs(kind))), "gwkept"]
         arguments += [Argument(name, "optional", inspect.Parameter.empty, _BY_KEYWORD) for name in extra]
         arguments.append(Argument("gwneeded", "static", inspect.Parameter.empty, _BY_KEYWORD))
         names = tuple(argument.name for argument in arguments)
@@ -156,8 +163,9 @@ class Leaves:
         forward.__qualname__ = f"{self.qualname}_{kind}"
         back = self._number if BACK[kind] == "outs" else len(self.places)
         returned = Tensor if back == 1 else types.GenericAlias(tuple, (Tensor,) * back)
-        static = {"gw_batch": int, "gwneeded": tuple[bool, ...], "return": returned}
-        forward.__annotations__ = {**self.annotations, **static}
+        forward.__annotations__ = {**self.annotations, "gw_batch": int, "gwneeded": tuple[bool, ...]}
+        if kind != "batch" or self.marshal.declared is not None:  # else the first call shows it
+            forward.__annotations__["return"] = returned
         nondiff = tuple(a.name for i, a in enumerate(self.arguments) if i not in self.places and a.kind != "static")
         options = Options(op=None if self.op is None else f"{self.op}_{kind}", vmap="none", nondiff=nondiff)
         definition = Definition(name, forward, tuple(arguments), options, foreign=self.foreign)
@@ -180,7 +188,7 @@ class Leaves:
         for word in GIVEN[kind]:
             found[word] = [next(left) for _ in range(self._number if word == "g" else len(self.places))]
         args = [next(left) for _ in self.arguments]
-        outs = [next(left) for _ in range(self._number)]
+        outs = [next(left) for _ in range(self._outs(kind))]
         return Given(batch, found["g"], found["t"], found["u"], args, outs, next(left), next(left))
 
     # ---------------------------------------------------------------- their rules
@@ -208,6 +216,10 @@ class Leaves:
     ) -> dict[str, list[Any]]:
         """Return the gradients of what a map was given, for the cotangents ``c`` of what it returned."""
         by_args = any(moved)
+        if kind == "batch" and by_args and self.on_tensors is not None:
+            chosen = [place for place, needed in zip(self.places, moved) if needed]
+            gradients = iter(Samples(self.on_tensors, chosen).pull(at.args, at.batch, c))
+            return {"args": [next(gradients) if needed else None for needed in moved]}
         if kind in ("curve", "bend") and by_args:
             raise RuleError(self.marshal.calculus.third_message)
         ways: dict[Kind, dict[str, tuple[bool, Kind, dict[str, Any]]]] = {
@@ -255,7 +267,10 @@ class Leaves:
             yield self.call(kind, args, g=at.g, t=at.t, u=moving.u, batch=batch)
         if all(part is None for part in along):
             return
-        if kind == "batch":
+        if kind == "batch" and self.on_tensors is not None:
+            pairs = [(place, t) for place, t in zip(self.places, along) if t is not None]
+            yield Samples(self.on_tensors, [place for place, _ in pairs]).push(args, batch, [t for _, t in pairs])
+        elif kind == "batch":
             yield self.call("push", args, t=along, batch=batch)
         elif kind == "pull":
             yield self.call("curve", args, g=at.g, t=along, batch=batch)

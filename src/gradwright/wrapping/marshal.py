@@ -165,12 +165,13 @@ class Marshal:
         word = {"g": given.g, "t": given.t, "u": given.u}
         leading = {key: [self.array(part, key, may_copy=True) for part in parts] for key, parts in word.items()}
         outs = [None if out is None else self.array(out, "out", may_copy=True) for out in given.outs]
-        known = None if any(out is None for out in outs) else outs
+        constants = frozenset(i for i, value in enumerate(given.args) if not isinstance(value, Tensor))
+        known = None if not outs or any(out is None for out in outs) else outs
         kept = residuals_of(given.kept)
         if given.batch == 0:
             found = self._single(kind, Point(self.calculus.host, args, known, kept), leading, given.needed)
         else:
-            found = self._batch(kind, Batch(given.batch, args, leading, known), kept, given.needed)
+            found = self._batch(kind, Batch(given.batch, args, leading, known, constants), kept, given.needed)
         return self._tensors(kind, found, given)
 
     def _single(self, kind: MapName, at: Point, leading: dict[str, list[Any]], needed: Sequence[bool]) -> Sequence[Any]:
@@ -221,11 +222,14 @@ class Marshal:
         what = f"{self.name}: its rule for batches returned"
         rule = self.batched[kind]
         if kind == "batch":
-            found = list(host.read([self._ran(host.apply, [rule, flat.args], flat)], flat.args)[0])
+            box = [self._ran(lambda: host.apply(rule, host.given(flat.args)), flat)]
+            found = list(host.read(box, flat.args)[0])
         else:
             values = {**dict(zip(host.names, flat.args)), "needs": self.calculus.needs(needed)}
-            leading = [_given(flat.leading[word], single) for word, single in self._words(kind)]
-            returned = owned([self._ran(rule.call, [leading, values], flat)], what)
+            calculus = self.calculus
+            given = calculus.cotangent(flat.leading["g"]) if kind == "pull" else calculus.tangent(flat.leading["t"])
+            box = [self._ran(lambda: rule.call([host.handed(given)], host.given_by_name(values)), flat)]
+            returned = owned(box, what)
             if isinstance(returned, dict):
                 returned = tuple(returned.get(host.names[place]) for place in self.calculus.places)
             found = list(returned) if isinstance(returned, tuple) else [returned]
@@ -240,16 +244,12 @@ class Marshal:
                 )
         return [None if part is None else part.reshape(*batch.shape, *part.shape[1:]) for part in found]
 
-    def _ran(self, function: Callable[..., Any], values: Sequence[Any], batch: Batch) -> Any:
+    def _ran(self, call: Callable[[], Any], batch: Batch) -> Any:
         host = self.calculus.host
         try:
-            return host.given_copies(function, values)
+            return host.trying(call)
         except Exception as error:
             raise host.failed(error, batch.args) from error
-
-    def _words(self, kind: MapName) -> list[tuple[str, bool]]:
-        one_place, one_out = len(self.calculus.places) == 1, not self.calculus.host.many
-        return {"pull": [("g", one_out)], "push": [("t", one_place)]}.get(kind, [])
 
     def _checked(self, kind: MapName, found: Sequence[Any], batch: Batch) -> Sequence[Any]:
         """Refuse results of a call for a whole batch that do not begin with it."""
@@ -306,8 +306,8 @@ class Marshal:
             return [np.shape(batch.args[place])[batch.depth :] for place in self.calculus.places]
         if self.declared is None:
             return None
-        cores = [torch.empty(a.shape[batch.depth :]) if isinstance(a, np.ndarray) else a for a in batch.args]
-        return [tuple(out.shape) for out in self.declared.empty(dict(zip(self.calculus.host.names, cores)))]
+        one = [a if i in batch.constants else torch.empty(a.shape[batch.depth :]) for i, a in enumerate(batch.args)]
+        return [tuple(out.shape) for out in self.declared.empty(dict(zip(self.calculus.host.names, one)))]
 
     def require_batches(self) -> None:
         """Refuse ``vmap`` where that was declared.
@@ -349,10 +349,6 @@ def _cores(values: Sequence[Any], batch: int) -> list[Any]:
     if not batch:
         return list(values)
     return [v.new_empty(v.shape[batch:]) if isinstance(v, Tensor) else v for v in values]
-
-
-def _given(parts: Sequence[Any], single: bool) -> Any:
-    return parts[0] if single else tuple(parts)
 
 
 def _short(dtype: torch.dtype) -> str:

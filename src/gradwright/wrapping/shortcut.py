@@ -57,8 +57,8 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Ca
             arrays = [v.detach().numpy() if every or isinstance(v, Tensor) else v for v in values]
         except (TypeError, RuntimeError):
             return general(*values)
-        for array in arrays:
-            if type(array) is ndarray:
+        for value, array in zip(values, arrays):
+            if every or isinstance(value, Tensor):
                 if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
                     return general(*values)
                 array.setflags(write=False)
@@ -104,8 +104,8 @@ def pull_of(
             cotangent = g.numpy()
         except (TypeError, RuntimeError, AttributeError):
             return long_way(g, *values, {name: True})
-        for array in (cotangent, *arrays):
-            if type(array) is ndarray:
+        for value, array in ((g, cotangent), *zip(values, arrays)):
+            if isinstance(value, Tensor):
                 if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
                     return long_way(g, *values, {name: True})
                 array.setflags(write=False)
