@@ -253,3 +253,24 @@ def test_constants_are_passed_as_they_are() -> None:
         work[:] = 0
         assert torch.equal(out.detach(), 2 * scale * X), "the result is not the buffer"
     assert work.flags.writeable
+
+
+@pytest.mark.parametrize("argnums", [None, "x"])
+def test_an_array_as_default(argnums: Any) -> None:
+    weights = np.array([2.0, 3.0, 4.0])
+
+    def host(x: Any, w: Any = weights) -> Any:
+        return x * w
+
+    function = gw.external(host, argnums=argnums)
+    function.register_vjp(lambda g, x, w: {"x": g * w, "w": g * x} if argnums is None else g * w)
+    truth = torch.tensor(weights)
+    for _ in range(3):
+        torch.testing.assert_close(torch.func.grad(lambda x: function(x).sum())(X), truth)
+        x = X.clone().requires_grad_()
+        torch.testing.assert_close(torch.autograd.grad(function(x).sum(), x)[0], truth)
+    torch.testing.assert_close(torch.func.jvp(function, (X,), (Y,)), (X * truth, Y * truth))
+    batch = torch.stack([X, Y, X])
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(lambda x: function(x).sum()))(batch), truth.expand(3, 3))
+    torch.testing.assert_close(function(X, Y), X * Y)
+    assert weights.flags.writeable

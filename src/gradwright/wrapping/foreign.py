@@ -165,7 +165,7 @@ class ForeignFunction:
         short = own is not None and not own.by_keyword and not {"needs", "residuals"} & set(own.asks)
         if short and self.definition.candidates == self.places[:1] and shortcut.is_short(self.marshal):
             assert own is not None
-            pull = shortcut.pull_of(self.marshal, own, extra, long_way)
+            pull = shortcut.pull_of(self.marshal, own, extra, all(a.kind == "tensor" for a in self.arguments), long_way)
             return Rule(self._named("vjp", pull), "vjp", (*names, *extra))
         return Rule(self._named("vjp", long_way), "vjp", (*names, *extra, "needs"))
 

@@ -125,6 +125,11 @@ class Leaves:
     def _number(self) -> int:
         return self.marshal.outputs
 
+    @staticmethod
+    def _may_miss(argument: Argument) -> bool:
+        """Tell whether an argument may be no tensor: by a default of None, or of an array."""
+        return argument.kind != "tensor" or argument.default is not inspect.Parameter.empty
+
     def _outs(self, kind: Kind) -> int:
         """Return how many outputs a map is given; the function itself, whose first call shows how many, gets none."""
         return 0 if kind == "batch" else self._number
@@ -132,7 +137,7 @@ class Leaves:
     def _filled(self, tangents: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         """Return tangents with zeros for None, and None for an argument that is not there."""
         pairs = [(tangent, args[place]) for tangent, place in zip(tangents, self.places)]
-        return [None if x is None else torch.zeros_like(x) if t is None else t for t, x in pairs]
+        return [None if not isinstance(x, Tensor) else torch.zeros_like(x) if t is None else t for t, x in pairs]
 
     # ---------------------------------------------------------------- making them
 
@@ -140,11 +145,13 @@ class Leaves:
         arguments = [Argument("gw_batch", "static", inspect.Parameter.empty, _BY_KEYWORD)]
         for word in GIVEN[kind]:
             # an output of whole numbers has no cotangent, and an argument that is not there no tangent
-            sorts: list[Any] = [self.arguments[place].kind for place in self.places]
+            sorts: list[Any] = ["optional" if self._may_miss(self.arguments[p]) else "tensor" for p in self.places]
             sorts = ["optional"] * self._number if word == "g" else sorts
             empty = inspect.Parameter.empty
             arguments += [Argument(f"gw{word}_{i}", sort, empty, _BY_KEYWORD) for i, sort in enumerate(sorts)]
-        arguments += [Argument(a.name, a.kind, inspect.Parameter.empty, _BY_KEYWORD) for a in self.arguments]
+        for a in self.arguments:
+            given: Any = "unknown" if a.kind == "tensor" and self._may_miss(a) else a.kind  # an array as default
+            arguments.append(Argument(a.name, given, inspect.Parameter.empty, _BY_KEYWORD))
         extra = [*(f"gwout_{i}" for i in range(self._outs(kind))), "gwkept"]
         arguments += [Argument(name, "optional", inspect.Parameter.empty, _BY_KEYWORD) for name in extra]
         arguments.append(Argument("gwneeded", "static", inspect.Parameter.empty, _BY_KEYWORD))
@@ -299,7 +306,7 @@ class Leaves:
 
 def present(gradients: Sequence[Any], args: Sequence[Any], places: Sequence[int]) -> list[Any]:
     """Return gradients for the places, None for an argument that is not there."""
-    return [None if args[place] is None else gradient for gradient, place in zip(gradients, places)]
+    return [gradient if isinstance(args[place], Tensor) else None for gradient, place in zip(gradients, places)]
 
 
 def led(value: Any, dim: Any, what: str = "") -> Any:

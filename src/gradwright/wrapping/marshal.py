@@ -298,7 +298,7 @@ class Marshal:
         """Return the arguments that have a derivative, a number for one that is not there."""
         first = next(value for value in given.args if isinstance(value, Tensor))
         found = [given.args[place] for place in self.calculus.places]
-        return [first.new_empty((1,) * given.batch) if value is None else value for value in found]
+        return [v if isinstance(v, Tensor) else first.new_empty((1,) * given.batch) for v in found]
 
     def _empties(self, kind: MapName, batch: Batch) -> list[Any] | None:
         """Return the shape of each result of one sample, None where it is not known."""

@@ -55,13 +55,13 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Ca
             return general(*values)
         try:
             arrays = [v.detach().numpy() if every or isinstance(v, Tensor) else v for v in values]
-        except (TypeError, RuntimeError):
+        except (TypeError, RuntimeError, AttributeError):  # the last: an array as default, in the place of a tensor
             return general(*values)
-        for value, array in zip(values, arrays):
-            if every or isinstance(value, Tensor):
-                if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
-                    return general(*values)
-                array.setflags(write=False)
+        # Constants are passed as they are, and stay as they are.
+        for array in arrays if every else [a for a, v in zip(arrays, values) if a is not v]:
+            if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
+                return general(*values)
+            array.setflags(write=False)
         host.calls += 1
         try:
             out = function(*arrays)
@@ -83,9 +83,12 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Ca
 
 
 def pull_of(
-    marshal: Marshal, rule: Rule, extra: Sequence[str], long_way: Callable[..., dict[str, Any]]
+    marshal: Marshal, rule: Rule, extra: Sequence[str], every: bool, long_way: Callable[..., dict[str, Any]]
 ) -> Callable[..., Any]:
-    """Return the VJP on tensors of a function with one differentiable argument, with the user's ``rule`` on arrays."""
+    """Return the VJP on tensors of a function with one differentiable argument, with the user's ``rule`` on arrays.
+
+    ``every`` says that there are no arguments but tensors.
+    """
     calculus = marshal.calculus
     host = calculus.host
     names = (*host.names, *extra)
@@ -100,15 +103,14 @@ def pull_of(
         if host.writes or is_grad_enabled() or anything_around():
             return long_way(g, *values, {name: True})
         try:
-            arrays = [v.detach().numpy() if isinstance(v, Tensor) else v for v in values]
+            arrays = [v.detach().numpy() if every or isinstance(v, Tensor) else v for v in values]
             cotangent = g.numpy()
         except (TypeError, RuntimeError, AttributeError):
             return long_way(g, *values, {name: True})
-        for value, array in ((g, cotangent), *zip(values, arrays)):
-            if isinstance(value, Tensor):
-                if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
-                    return long_way(g, *values, {name: True})
-                array.setflags(write=False)
+        for array in (cotangent, *(arrays if every else [a for a, v in zip(arrays, values) if a is not v])):
+            if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
+                return long_way(g, *values, {name: True})
+            array.setflags(write=False)
         try:
             grad = function(cotangent, *[arrays[i] for i in asked])
         except Exception:
