@@ -63,7 +63,7 @@ def blur_jvp(t):
 @blur.register_vjp
 def blur_vjp(g, x):
     """The adjoint at mirrored ends is not a convolution: the rows of the matrix are."""
-    return scipy.ndimage.convolve1d(np.eye(len(x)), KERNEL, axis=0, mode="mirror").T @ g
+    return g @ scipy.ndimage.convolve1d(np.eye(x.shape[-1]), KERNEL, axis=0, mode="mirror")
 
 
 @blur.register_hvp
@@ -83,6 +83,17 @@ def smooth(b, d):
     """Solve with it, by ``scipy.linalg.solve_banded``."""
     bands = np.stack([np.full_like(b, -d), np.full_like(b, 1 + 2 * d), np.full_like(b, -d)])
     return scipy.linalg.solve_banded((1, 1), bands, b)
+
+
+def _samples() -> dict[str, tuple[Tensor, ...]]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.linspace(0.05, 0.95, 7, dtype=torch.float64)
+    heights = torch.randn(len(KNOTS), generator=generator, dtype=torch.float64)
+    return {"spline": (x, heights), "blur": (x,), "smooth": (x, torch.tensor(0.3, dtype=torch.float64))}
+
+
+gradwright_samples = _samples()
+"""On what `gradwright check examples/wrap_scipy.py` checks them."""
 
 
 def model(stretch: Tensor, heights: Tensor, d: Tensor, places: Tensor) -> Tensor:
@@ -115,9 +126,8 @@ def fit(steps: int) -> tuple[float, float]:
 
 def main() -> int:
     """Check the functions and fit."""
-    x, heights = torch.linspace(0.05, 0.95, 7, dtype=torch.float64), torch.randn(len(KNOTS), dtype=torch.float64)
-    for function, sample in ((spline, (x, heights)), (blur, (x,)), (smooth, (x, torch.tensor(0.3, dtype=x.dtype)))):
-        report = gw.check(function, *sample, level="quick")
+    for function in (spline, blur, smooth):
+        report = gw.check(function, *gradwright_samples[function.__name__], level="quick")
         print(f"{function.__name__:8}{'passed' if report else 'FAILED'}")
         if not report:
             print(report)

@@ -145,3 +145,24 @@ def test_options_by_partial_keep_what_a_function_declares() -> None:
     assert torch.equal(declared(points), 2 * points)
     report = gradwright.check(functools.partial(scaled_round, k=2.0), points, level="quick")
     assert report["matches-surrogate"].verdict == "pass"
+
+
+class Twice(torch.nn.Module):
+    """A module that has the same layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(2, 2)
+        self.second = self.first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))  # type: ignore[no-any-return]
+
+
+def test_a_module_with_a_layer_used_twice_is_left_as_it_was() -> None:
+    """torch.func.functional_call would leave the numbers of the check in it."""
+    module = Twice()
+    weight, value = module.first.weight, module.first.weight.detach().clone()
+    assert gradwright.check(module, torch.randn(3, 2), level="quick").ok
+    assert module.first.weight is weight
+    assert torch.equal(weight, value)

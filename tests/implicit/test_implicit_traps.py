@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -383,3 +384,53 @@ def test_nothing_is_kept_alive() -> None:
         assert kept() is None, "the graph is in a cycle"
     finally:
         gc.enable()
+
+
+# -------------------------------------------------------------------- modules used twice, or by several threads
+
+
+class Tied(nn.Module):
+    """A module that has the same layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 2, dtype=F64)
+        self.second = self.first
+        with torch.no_grad():
+            self.first.weight.mul_(0.3)
+
+    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        return torch.tanh(self.first(z) + 0.1 * self.second(x))
+
+
+def unrolled(module: nn.Module, x: Tensor) -> Tensor:
+    z = torch.zeros_like(x)
+    for _ in range(100):
+        z = module(z, x)
+    return z
+
+
+def test_a_layer_that_is_used_twice_stays_what_it_is() -> None:
+    """torch.func.functional_call leaves the tensors that it was given in such a module."""
+    module, x = Tied(), f64(1.0, -2.0)
+    weight, bias = module.first.weight, module.first.bias
+    found = torch.autograd.grad(gw.implicit.fixed_point(module)(torch.zeros_like(x), x).sum(), (weight, bias))
+    assert module.first.weight is weight
+    assert module.first.bias is bias
+    torch.testing.assert_close(found, torch.autograd.grad(unrolled(module, x).sum(), (weight, bias)))
+
+
+def test_threads_may_share_a_module() -> None:
+    module = Tied()
+    solve, weight = gw.implicit.fixed_point(module), module.first.weight
+    points = [f64(1.0, -2.0), f64(0.5, 0.1), f64(-1.0, 1.0)]
+    expected = [torch.autograd.grad(unrolled(module, x).sum(), weight)[0] for x in points]
+
+    def run(x: Tensor) -> list[Tensor]:
+        return [torch.autograd.grad(solve(torch.zeros_like(x), x).sum(), weight)[0] for _ in range(40)]
+
+    with ThreadPoolExecutor(3) as pool:
+        for gradients, truth in zip(pool.map(run, points), expected):
+            for gradient in gradients:
+                torch.testing.assert_close(gradient, truth)
+    assert module.first.weight is weight

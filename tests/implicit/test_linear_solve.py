@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -418,3 +419,37 @@ def test_compiling_an_operator_breaks_the_graph_or_refuses() -> None:
 class Exported(torch.nn.Module):
     def forward(self, bands: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return linear_solve(banded)(b, bands)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("method", ["direct", "gmres"])
+def test_a_batch_of_matrices_is_broadcast_by_every_method(method: Any) -> None:
+    A, b = torch.randn(2, 1, 3, 3, dtype=D) + 4 * torch.eye(3, dtype=D), torch.randn(4, 3, 2, dtype=D)
+
+    def square(solve: Any) -> Any:
+        return torch.func.grad(lambda A, b: solve(A, b).square().sum(), (0, 1))(A, b)
+
+    found = square(lambda A, b: linear_solve(A, b, method=method))
+    torch.testing.assert_close(found, square(torch.linalg.solve))
+
+
+@pytest.mark.parametrize("method", ["direct", "cg"])
+def test_the_gradient_of_a_positive_matrix_is_that_of_its_hermitian_part(method: Any) -> None:
+    root, b = torch.randn(3, 3, dtype=D), torch.randn(3, dtype=D)
+    A = root @ root.T + torch.eye(3, dtype=D)
+    found = torch.func.grad(lambda A: linear_solve(A, b, assume_a="pos", method=method).square().sum())(A)
+    expected = torch.func.grad(lambda A: torch.linalg.solve((A + A.T) / 2, b).square().sum())(A)
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(SingularMatrixError, match="not Hermitian"):
+        linear_solve(A + root, b, assume_a="pos", method=method)
+
+
+def test_two_vmaps_around_a_matrix_that_follows_from_both() -> None:
+    """torch.lu_unpack fails there when it is to leave the factors away."""
+    A, d = torch.randn(2, 3, 3, dtype=D) + 4 * torch.eye(3, dtype=D), torch.rand(4, 3, dtype=D)
+    b = torch.ones(3, dtype=D)
+
+    def solved(solve: Any) -> torch.Tensor:
+        one = torch.func.vmap(lambda A, d: solve(A + torch.diag(d), b), (None, 0))
+        return torch.func.vmap(one, (0, None))(A, d)  # type: ignore[no-any-return]
+
+    torch.testing.assert_close(solved(linear_solve), solved(torch.linalg.solve))

@@ -628,3 +628,95 @@ def test_complex_steps_that_lose_the_step_are_noticed(host: Any) -> None:
 def test_options_are_checked(options: Any, text: str) -> None:
     with pytest.raises(OptionError, match=f"mix.*{text}"):
         gw.external(mix, **options)
+
+
+# ---------------------------------------------------------------- complex numbers: one rule made of the other
+
+
+def complex_example(inputs: str, outputs: str) -> tuple[Callable[..., Tensor], Tensor]:
+    """Return a function of PyTorch between real and complex numbers that is not holomorphic, and a point."""
+    real_point = torch.tensor([0.3, -1.1], dtype=torch.float64)
+    point = real_point if inputs == "real" else torch.complex(real_point, real_point.flip(0) + 1)
+
+    def function(z: Tensor) -> Tensor:
+        value = z * z.conj() * torch.exp(1j * z)
+        return value if outputs == "complex" else value.real + 2 * value.imag
+
+    return function, point
+
+
+@pytest.mark.parametrize("inputs", ["real", "complex"])
+@pytest.mark.parametrize("outputs", ["real", "complex"])
+@pytest.mark.parametrize("given", ["vjp", "jvp"])
+def test_complex_numbers_move_in_two_directions(inputs: str, outputs: str, given: str) -> None:
+    truth, z = complex_example(inputs, outputs)
+    out = truth(z)
+    function = gw.external(lambda z: truth(torch.tensor(z)).numpy(), out=gw.spec((2,), out.dtype))
+
+    def vjp(g: Any, z: Any) -> Any:
+        return torch.func.vjp(truth, torch.tensor(z))[1](torch.tensor(g))[0].numpy()
+
+    def jvp(t: Any, z: Any) -> Any:
+        return torch.func.jvp(truth, (torch.tensor(z),), (torch.tensor(t),))[1].numpy()
+
+    function.register_vjp(vjp) if given == "vjp" else function.register_jvp(jvp)
+    g, t = torch.randn_like(out), torch.randn_like(z)
+    torch.testing.assert_close(torch.func.vjp(function, z)[1](g), torch.func.vjp(truth, z)[1](g))
+    torch.testing.assert_close(torch.func.jvp(function, (z,), (t,)), torch.func.jvp(truth, (z,), (t,)))
+
+
+def test_real_numbers_have_no_complex_jacobian() -> None:
+    function = gw.external(lambda z: np.abs(z) ** 2, out=gw.spec((2,), torch.float64))
+    function.register_jacobian(lambda z: np.diag(2 * z))
+    z = torch.tensor([1 + 2j, 3j], dtype=torch.complex128, requires_grad=True)
+    with pytest.raises(ExternalError, match="by 'z', which is complex, so that they have no complex derivative"):
+        function(z).sum().backward()
+
+
+# ---------------------------------------------------------------- Jacobians of several outputs, and of nothing
+
+
+@pytest.mark.parametrize("size", [3, 0])
+@pytest.mark.parametrize("way", [dict, tuple])
+def test_the_jacobians_of_several_outputs_by_several_arguments(size: int, way: Any) -> None:
+    function = gw.external(lambda x, y: (x * y.sum(), y * x.sum()), out=(gw.like("x"), gw.like("y")))
+
+    @function.register_jacobian  # type: ignore[untyped-decorator]
+    def jacobian(x: Any, y: Any) -> Any:
+        first = np.eye(len(x)) * y.sum(), np.outer(x, np.ones_like(y))
+        second = np.outer(y, np.ones_like(x)), np.eye(len(y)) * x.sum()
+        return tuple(part if way is tuple else dict(zip("xy", part)) for part in (first, second))
+
+    def truth(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x * y.sum(), y * x.sum()
+
+    x, y = torch.randn(size, dtype=torch.float64), torch.randn(2, dtype=torch.float64)
+    for mode in (torch.func.jacrev, torch.func.jacfwd):
+        torch.testing.assert_close(mode(function, (0, 1))(x, y), torch.func.jacrev(truth, (0, 1))(x, y))
+
+
+# ---------------------------------------------------------------- caches
+
+
+class Settings:
+    factor = 1.0
+
+
+@pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), ((1,), (True,)), ((1, 0.0), (1, -0.0)), (np.float64(1), 1.0)])
+def test_constants_that_are_equal_and_not_the_same_are_cached_apart(one: Any, other: Any) -> None:
+    seen: list[Any] = []
+    function = gw.external(lambda x, k: (seen.append(repr(k)), x)[1] * 2, out=gw.like(0), argnums=0, cache=4)
+    x = real(1.0)
+    for _ in range(3):
+        function(x, one)
+        function(x, other)
+    assert set(seen[-2:]) == {repr(one), repr(other)}
+    assert len(seen) <= 3
+
+
+def test_a_result_for_something_that_may_change_is_not_cached() -> None:
+    function = gw.external(lambda x, settings: settings.factor * x, out=gw.like(0), argnums=0, cache=4)
+    settings, x = Settings(), real(1.0)
+    assert function(x, settings).item() == 1
+    settings.factor = 2.0
+    assert function(x, settings).item() == 2

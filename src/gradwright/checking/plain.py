@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from gradwright import torch_compat
 from gradwright.checking import trees
 from gradwright.checking.case import Case
 
@@ -45,6 +45,7 @@ def plain_call(case: Case) -> PlainCall:
     # A container of one is one leaf as well, and none itself.
     bare = all(a.origin == "positional" and _leaf(a.value) for a in case.arguments)
     function = target.apply if kind == "Function" else target
+    module_places = torch_compat.module_places(target) if kind == "module" else {}
 
     def bare_run(*tensors: Tensor) -> tuple[Tensor, ...]:
         values = list(constants)
@@ -58,7 +59,7 @@ def plain_call(case: Case) -> PlainCall:
             values[place] = tensor
         positional, keyword, state = trees.unflatten(values, structure)
         if kind == "module":
-            return picked(torch.func.functional_call(target, state, tuple(positional), keyword))
+            return picked(torch_compat.call_module(target, module_places, state, positional, keyword))
         return picked(function(*positional, **keyword))
 
     def picked(result: Any) -> tuple[Tensor, ...]:

@@ -149,7 +149,8 @@ class Subject:
             return (function or self.target).apply(*positional, **keyword)
         if self.kind == "module":
             state = {a.name: a.value for a in arguments if a.origin in ("parameter", "buffer")}
-            return torch.func.functional_call(self.target, state, tuple(positional), keyword)
+            places = torch_compat.module_places(self.target)
+            return torch_compat.call_module(self.target, places, state, positional, keyword)
         return self.target(*positional, **keyword)
 
     def position_name(self, position: int) -> str:

@@ -46,7 +46,7 @@ def factorised(name: str, matrix: Tensor, options: SolveOptions) -> Factors:
             return unchecked_factors(matrix, options.assume_a)[0]
         require_finite(name, matrix)
         if options.assume_a == "pos":
-            _require_hermitian(name, matrix)
+            require_hermitian(name, matrix)
         factors, failed = unchecked_factors(matrix, options.assume_a)
         if options.assume_a == "pos" and torch_compat.anywhere(failed):
             raise SingularMatrixError(
@@ -65,7 +65,8 @@ def unchecked_factors(matrix: Tensor, assume_a: str) -> tuple[Factors, Tensor]:
         nothing = torch.empty(0, dtype=torch.int64, device=matrix.device)
         return (lower, nothing, nothing.clone()), info != 0
     compact, pivots, info = torch.linalg.lu_factor_ex(matrix)
-    swaps = torch.lu_unpack(compact, pivots, unpack_data=False)[0]
+    # Within two vmaps it cannot leave the factors away (torch 2.13).
+    swaps = torch.lu_unpack(compact, pivots, unpack_data=torch_compat.transforms_active())[0]
     # As a product it is exact, and faster than to look for the ones.
     order = (torch.arange(matrix.shape[-1], dtype=swaps.real.dtype, device=matrix.device) @ swaps.real).long()
     return (compact, order, order.argsort()), info != 0
@@ -90,7 +91,12 @@ def solved(factors: Sequence[Tensor], b: Tensor, *, adjoint: bool) -> Tensor:
     return torch.linalg.solve_triangular(compact, below, upper=True)  # type: ignore[no-any-return]
 
 
-def _require_hermitian(name: str, matrix: Tensor) -> None:
+def require_hermitian(name: str, matrix: Tensor) -> None:
+    """Refuse a matrix that is declared Hermitian and is not.
+
+    Raises:
+        SingularMatrixError: it is not.
+    """
     sizes = matrix.abs().amax((-2, -1))
     if torch_compat.anywhere((matrix - matrix.mH).abs().amax((-2, -1)) > ASYMMETRY * sizes):
         raise SingularMatrixError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from gradwright import torch_compat
 from gradwright.errors import DefinitionError, kind_of
 
 
@@ -38,6 +38,8 @@ class Lifted:
             )
         self.function = function
         owner = getattr(function, "__self__", None)
+        self.user: Any = function if isinstance(function, nn.Module) else owner
+        """The module of the user's."""
         self.module: nn.Module | None = None
         if isinstance(function, nn.Module):
             self.module = function
@@ -51,10 +53,15 @@ class Lifted:
 
     def weights(self) -> dict[str, Tensor]:
         """Return the parameters of the module, by name; none where there is no module."""
-        return {} if self.module is None else dict(self.module.named_parameters())
+        if self.module is None:
+            return {}
+        with torch_compat.module_lock(self.user):
+            return dict(self.module.named_parameters())
 
     def __call__(self, weights: Mapping[str, Tensor], *args: Any) -> Any:
         """Call the function, with these parameters in the module."""
         if self.module is None:
             return self.function(*args)
-        return torch.func.functional_call(self.module, dict(weights), args)
+        with torch_compat.module_lock(self.user):  # or another thread would find, and put back, what is here for now
+            places = torch_compat.module_places(self.module)
+            return torch_compat.call_module(self.module, places, weights, args)

@@ -26,16 +26,18 @@ def matrix_solve(A: Tensor, b: Any, options: SolveOptions) -> Tensor:
     _check(A, b)
     vector = b.ndim == 1 or b.shape == A.shape[:-1]
     _check_shapes(A, b, vector)
-    if options.method not in ("auto", "direct"):
-        if vector:
-            b = b.expand(A.shape[:-1])[..., None]
-        return _without_last(operator_solve(_product, b, (A,), options=options, name=NAME), vector)
     columns = b[..., None] if vector else b
+    batch = torch.broadcast_shapes(A.shape[:-2], columns.shape[:-2])
+    if options.method not in ("auto", "direct"):
+        columns = columns.expand(*batch, *columns.shape[-2:])
+        if options.assume_a == "pos":
+            dense.require_hermitian(NAME, A.detach())
+            A = (A + A.mH) / 2
+        return _without_last(operator_solve(_product, columns, (A,), options=options, name=NAME), vector)
     if A.ndim == 2 and columns.ndim > 2:  # one matrix for a batch: all of it is columns of one right side
         rows = columns.movedim(-2, 0)
         found = _by_factors(A, rows.reshape(A.shape[0], -1), options)
         return _without_last(found.reshape(rows.shape).movedim(0, -2), vector)
-    batch = torch.broadcast_shapes(A.shape[:-2], columns.shape[:-2])
     return _without_last(_by_factors(A, columns.expand(*batch, *columns.shape[-2:]), options), vector)
 
 

@@ -37,6 +37,9 @@ from gradwright.torch_compat.batches import transforms_active as transforms_acti
 from gradwright.torch_compat.batches import under_vmap as under_vmap
 from gradwright.torch_compat.batches import unwrap_dead as unwrap_dead
 from gradwright.torch_compat.hooks import saved_tensor_hooks_off as saved_tensor_hooks_off
+from gradwright.torch_compat.modules import call_module as call_module
+from gradwright.torch_compat.modules import module_lock as module_lock
+from gradwright.torch_compat.modules import module_places as module_places
 from gradwright.torch_compat.operators import is_operator as is_operator
 from gradwright.torch_compat.operators import operator_name as operator_name
 from gradwright.torch_compat.operators import operator_named as operator_named

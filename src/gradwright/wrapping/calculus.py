@@ -165,6 +165,12 @@ class Calculus:
         for out, row in zip(at.outs, rows):
             parts = self._split("jacobian", row)
             for i, (part, shape) in enumerate(zip(parts, shapes)):
+                if part is not None and np.iscomplexobj(at.values[self.places[i]]) and not np.iscomplexobj(out):
+                    raise ExternalError(
+                        f"{self.name}: the rule {self._rule('jacobian')!r} returned the Jacobian of real numbers by "
+                        f"{self.host.names[self.places[i]]!r}, which is complex, so that they have no complex "
+                        "derivative; expected a complex output for it; write register_vjp or register_jvp instead."
+                    )
                 parts[i] = None if part is None else self._checked("jacobian", part, (*out.shape, *shape), i)
             found.append(parts)
         return found
@@ -231,7 +237,10 @@ class Calculus:
 
         try:
             box = [self.host.trying(call)]
-            return owned(box, f"{self.name}: the rule {self._rule(kind)!r} returned")
+            what = f"{self.name}: the rule {self._rule(kind)!r} returned"
+            if kind == "jacobian" and self.host.many and type(box[0]) is tuple:
+                return tuple([owned([row], what) for row in box[0]])  # each of them may be by place again
+            return owned(box, what)
         except GradwrightError:
             raise
         except Exception as error:
@@ -321,10 +330,11 @@ class Calculus:
             grad = np.zeros(shape, dtype=np.result_type(at.values[self.places[i]], 1.0))
             found.append(grad)
             for index in np.ndindex(*shape):
-                t: Arrays = [None] * len(shapes)
-                t[i] = np.zeros_like(grad)
-                t[i][index] = 1
-                grad[index] = sum(np.vdot(one, c) for one, c in zip(self.push(at, t), g) if c is not None)
+                for unit in _units(grad):
+                    t: Arrays = [None] * len(shapes)
+                    t[i] = np.zeros_like(grad)
+                    t[i][index] = unit
+                    grad[index] += unit * sum(_inner(one, c) for one, c in zip(self.push(at, t), g) if c is not None)
         return found
 
     def _by_rows(self, at: Point, pull: Callable[[Arrays], Arrays], t: Sequence[Any]) -> Arrays:
@@ -335,10 +345,11 @@ class Calculus:
             tangent = np.zeros_like(out)
             found.append(tangent)
             for index in np.ndindex(*out.shape) if out.dtype.kind in "fc" else ():
-                g: Arrays = [np.zeros_like(o) if o.dtype.kind in "fc" else None for o in at.outs]
-                g[i][index] = 1
-                pairs = [(a, b) for a, b in zip(pull(g), t) if a is not None and b is not None]
-                tangent[index] = sum(np.vdot(a, b) for a, b in pairs)
+                for unit in _units(out):
+                    g: Arrays = [np.zeros_like(o) if o.dtype.kind in "fc" else None for o in at.outs]
+                    g[i][index] = unit
+                    pairs = [(a, b) for a, b in zip(pull(g), t) if a is not None and b is not None]
+                    tangent[index] += unit * sum(_inner(a, b) for a, b in pairs)
         return found
 
     def _limit(self, number: int, what: str, rule: str, remedy: str) -> None:
@@ -365,3 +376,13 @@ class Calculus:
                     moved[place] = (moved[place] + sign * step * part).astype(moved[place].dtype)
             sides.append(function(Point(self.host, moved)))
         return [None if a is None or b is None else (a - b) / (2 * step) for a, b in zip(*sides)]
+
+
+def _units(array: Any) -> tuple[complex, ...]:
+    """Return the directions in which one element moves: a complex one has two, as if it were two real ones."""
+    return (1, 1j) if array.dtype.kind == "c" else (1,)
+
+
+def _inner(a: Any, b: Any) -> Any:
+    """Return the product of two arrays by which gradients are meant, with complex numbers as pairs of real ones."""
+    return np.vdot(a, b).real

@@ -70,7 +70,8 @@ def external(
             returns what takes its place.
         max_order: how many derivatives are promised: 1 refuses a second even where there is a rule for it.
         second_order: ``"differences"`` takes second derivatives as differences of first ones, where there is no rule.
-        cache: how many results are kept, found by the values of the arguments.
+        cache: how many results are kept, found by the values of the arguments; none of calls with constants that may
+            change (anything but numbers, text and tuples of these).
         pure: False for a function that returns something else each time or has effects: it is never called more often
             than asked for, always in order, and refuses to be compiled or checkpointed.
         releases_gil: whether several threads of it run at once.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import time
 import traceback
@@ -247,14 +248,23 @@ def _key(values: Sequence[Any]) -> Any:
         if isinstance(value, np.ndarray):
             digest = hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=16).digest()
             parts.append((value.dtype.str, value.shape, digest))
+        elif (constant := _constant_key(value)) is not None:
+            parts.append(constant)
         else:
-            parts.append((type(value), value))
-    key = tuple(parts)
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
+            return None
+    return tuple(parts)
+
+
+def _constant_key(value: Any) -> Any:
+    """Return what tells a constant apart from others, None where its value may change behind the same object."""
+    if isinstance(value, tuple):
+        parts = [_constant_key(part) for part in value]
+        return None if None in parts else (type(value), *parts)
+    if value is None or isinstance(value, (int, str, bytes, enum.Enum)):
+        return type(value), value
+    if isinstance(value, (float, complex, np.generic)):
+        return type(value), repr(value)  # 0.0 and -0.0 are equal, and nan is not
+    return None
 
 
 def _ours(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ def contract(rows: Sequence[Sequence[Any]], g: Sequence[Any], shapes: Sequence[t
         for row, cotangent in zip(rows, g):
             if row[i] is None or cotangent is None:
                 continue
-            part = np.conj(row[i]).reshape(cotangent.size, -1).T @ cotangent.reshape(-1)
+            part = np.conj(row[i]).reshape(cotangent.size, math.prod(shape)).T @ cotangent.reshape(-1)
             grad = part if grad is None else grad + part
         found.append(None if grad is None else grad.reshape(shape))
     return found
@@ -27,5 +28,5 @@ def product(row: Sequence[Any], t: Sequence[Any], out: Any) -> Any:
     total = np.zeros(out.shape, dtype=out.dtype)
     for part, tangent in zip(row, t):
         if part is not None and tangent is not None:
-            total = total + (part.reshape(out.size, -1) @ tangent.reshape(-1)).reshape(out.shape)
+            total = total + (part.reshape(out.size, tangent.size) @ tangent.reshape(-1)).reshape(out.shape)
     return total
