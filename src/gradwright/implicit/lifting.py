@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradwright.errors import DefinitionError, kind_of
+from gradwright.errors import DefinitionError, RuleError, kind_of
 
 
 class _Method(nn.Module):
@@ -36,7 +36,7 @@ class Lifted:
                 f"{user}: got {kind_of(function)} as the {what}; expected a function of the unknown and the "
                 f"parameters; write gw.implicit.{user}({what}), where `def {what}(z, *params)` returns tensors."
             )
-        self.function = function
+        self.user, self.what, self.function = user, what, function
         owner = getattr(function, "__self__", None)
         self.module: nn.Module | None = None
         if isinstance(function, nn.Module):
@@ -54,7 +54,20 @@ class Lifted:
         return {} if self.module is None else dict(self.module.named_parameters())
 
     def __call__(self, weights: Mapping[str, Tensor], *args: Any) -> Any:
-        """Call the function, with these parameters in the module."""
-        if self.module is None:
-            return self.function(*args)
-        return torch.func.functional_call(self.module, dict(weights), args)
+        """Call the function, with these parameters in the module.
+
+        Raises:
+            RuleError: it hands a tensor that is differentiated to NumPy.
+        """
+        try:
+            if self.module is None:
+                return self.function(*args)
+            return torch.func.functional_call(self.module, dict(weights), args)
+        except RuntimeError as error:
+            if not str(error).startswith("Can't call numpy() on Tensor"):
+                raise
+            raise RuleError(
+                f"gw.implicit.{self.user}({self.name}): the {self.what} hands a tensor to NumPy, where its derivative "
+                "ends; expected functions of PyTorch, since only the solver gets arrays; write torch.cos for np.cos, "
+                "or make it a function of tensors with gw.external."
+            ) from error
