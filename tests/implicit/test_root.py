@@ -556,6 +556,10 @@ def test_wrong_uses_are_refused() -> None:
         solve_cubic(ZERO, nn.Linear(2, 2))
     with pytest.raises(RuleError, match=r"the residual has 1 elements \(shape \(\)\) for 3 unknowns"):
         gw.implicit.root(lambda z, t: z.sum() - t)(torch.zeros(3, dtype=F64), f64(2.0))
+    with pytest.raises(
+        RuleError, match=r"root\(<lambda>\): the residual hands a tensor to NumPy.*torch\.cos for np\.cos"
+    ):
+        gw.implicit.root(lambda z, t: torch.as_tensor(np.cos(z.numpy())) - t)(ZERO, f64(0.5).requires_grad_())
     with pytest.raises(RuleError, match="the residual returned a float"):
         gw.implicit.root(lambda z, t: 1.0)(ZERO, f64(2.0))
     with pytest.raises(RuleError, match=r"the unknowns are torch\.int64"):

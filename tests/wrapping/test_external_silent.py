@@ -520,7 +520,7 @@ def test_whole_numbers_beside_a_result() -> None:
         (lambda x: np.datetime64("2020-01-01"), "dtype datetime64"),
         (lambda x: np.ma.masked_array(x, mask=[True, False, False]), r"masked array .*result.filled"),
         (lambda x: [1.0, 2.0], r"returned a list; expected an array .*np.asarray"),
-        (lambda x: None, "returned None"),
+        (lambda x: None, "returned None; .*does it end without `return`?"),
         (lambda x: {"a": x}, "returned a dict"),
         (lambda x: "text", "returned a str"),
         (lambda x: (x, None), "with None in it"),
@@ -532,6 +532,41 @@ def test_what_torch_cannot_hold_is_refused(host: Any, text: str) -> None:
     for given in (real(1, 2, 3), real(1, 2, 3).requires_grad_()):
         with pytest.raises(ExternalError, match=f"function: it returned .*{text}|function: it .*{text}"):
             doubled(host)(given)
+
+
+def negative_is_refused(x: Any) -> Any:
+    if x.min() < 0:
+        raise ValueError("it is negative")
+    return x
+
+
+def test_on_error_is_advised_where_it_would_help() -> None:
+    plain, lenient = doubled(negative_is_refused), doubled(negative_is_refused, on_error="nan")
+    with pytest.raises(ExternalError, match="on_error='nan' fills the results of failing samples"):
+        torch.func.vmap(plain)(real(2, -1))
+    for function in (plain, lenient):
+        with pytest.raises(
+            ExternalError, match=r"the traceback is above and in the attribute `traceback` of th\w+ error.$"
+        ):
+            function(real(-1))
+
+
+def test_the_traceback_of_a_worker_is_not_above() -> None:
+    with pytest.raises(ExternalError, match="expected a result; the traceback is in the attribute") as caught:
+        torch.func.vmap(doubled(negative_is_refused, workers=2, releases_gil=True))(real(2, -1))
+    assert caught.value.__cause__ is None
+    assert "in negative_is_refused" in caught.value.traceback
+
+
+def test_a_tensor_for_a_constant_is_refused() -> None:
+    def power_of(x: Any, k: float) -> Any:
+        return x**k
+
+    power = gw.external(power_of)
+    with pytest.raises(
+        ArgumentError, match=r"'k' is a tensor, but it is declared as a constant.*or name it in argnums"
+    ):
+        power(real(1), real(2).requires_grad_())
 
 
 def test_tensors_that_numpy_cannot_hold_are_refused() -> None:

@@ -395,6 +395,11 @@ def test_rules_with_names_that_mean_nothing(routines: Path) -> None:
         gw.native(routines, "cube", CUBE, vjp=("cube_vjp", "n:int, x[n]:f8, g[n]:f8, grad_x[n]:f8:out"))
     with pytest.raises(DefinitionError, match=r"cube_vjp: .* VJP returns out; expected grad_x"):
         gw.native(routines, "cube", CUBE, vjp=("cube_vjp", "n:int, x[n]:f8, grad_y[n]:f8, out[n]:f8:out"))
+    with pytest.raises(DefinitionError, match=r"apply_vjp: .* VJP takes 'grad_x'; expected it to be written.*`:out`"):
+        unmarked = "n:int,m:int,a[n,m]:f8,x[m]:f8,grad_y[n]:f8,grad_a[n,m]:f8:out,grad_x[m]:f8"
+        gw.native(routines, "apply_c", APPLY, vjp=("apply_vjp", unmarked))
+    with pytest.raises(DefinitionError, match=r"cube: vjp is 'cube_vjp'; .*write vjp=\('cube_vjp', signature\)"):
+        gw.native(routines, "cube", CUBE, vjp="cube_vjp")  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="cube_jvp: the library has no function"):
         gw.native(routines, "cube", CUBE, jvp=("cube_jvp", "n:int, tangent_x[n]:f8, tangent_y[n]:f8:out"))
 

@@ -72,6 +72,7 @@ def test_sizes_that_no_number_is_declared_for() -> None:
         ("x[3]:f8=2 -> f8", "but only a number that is handed over can have a value"),
         ("x[n]:f8, a:int=n, b:int=a -> f8", "the value of 'b' is made of 'a', which has one itself"),
         ("x[3]:f8 -> double", "'-> double', and 'double' is not known"),
+        ("x[3]:f8, y[3]:f8:out -> void", "'-> void'; expected the type of a result; leave it away"),
         (7, "f: the signature is 7; expected text"),
     ],
 )

@@ -95,6 +95,12 @@ def check_values(definition: Definition, values: Sequence[Any]) -> None:
             )
         if argument.kind == "static" and _loses_gradient(value):
             what = "is a tensor" if isinstance(value, Tensor) else "holds tensors"
+            if definition.foreign is not None:
+                raise ArgumentError(
+                    f"{definition.name}: {argument.name!r} {what}, but it is declared as a constant, so that there "
+                    "would be no gradient; expected a value of its type; pass numbers (`.item()`), or name it in "
+                    "argnums and give its gradient."
+                )
             raise ArgumentError(
                 f"{definition.name}: {argument.name!r} {what}, but its annotation says that there are none, so they "
                 "would get no gradient; expected a value of the annotated type; pass numbers (`.item()`), or annotate "

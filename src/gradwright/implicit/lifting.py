@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradwright import torch_compat
-from gradwright.errors import DefinitionError, kind_of
+from gradwright.errors import DefinitionError, RuleError, kind_of
 
 
 class _Method(nn.Module):
@@ -36,9 +36,9 @@ class Lifted:
                 f"{user}: got {kind_of(function)} as the {what}; expected a function of the unknown and the "
                 f"parameters; write gw.implicit.{user}({what}), where `def {what}(z, *params)` returns tensors."
             )
-        self.function = function
+        self.user, self.what, self.function = user, what, function
         owner = getattr(function, "__self__", None)
-        self.user: Any = function if isinstance(function, nn.Module) else owner
+        self.owner: Any = function if isinstance(function, nn.Module) else owner
         """The module of the user's."""
         self.module: nn.Module | None = None
         if isinstance(function, nn.Module):
@@ -55,13 +55,27 @@ class Lifted:
         """Return the parameters of the module, by name; none where there is no module."""
         if self.module is None:
             return {}
-        with torch_compat.module_lock(self.user):
+        with torch_compat.module_lock(self.owner):
             return dict(self.module.named_parameters())
 
     def __call__(self, weights: Mapping[str, Tensor], *args: Any) -> Any:
-        """Call the function, with these parameters in the module."""
-        if self.module is None:
-            return self.function(*args)
-        with torch_compat.module_lock(self.user):  # or another thread would find, and put back, what is here for now
-            places = torch_compat.module_places(self.module)
-            return torch_compat.call_module(self.module, places, weights, args)
+        """Call the function, with these parameters in the module.
+
+        Raises:
+            RuleError: it hands a tensor that is differentiated to NumPy.
+        """
+        try:
+            if self.module is None:
+                return self.function(*args)
+            # without the lock another thread would find, and put back, what is in the module for now
+            with torch_compat.module_lock(self.owner):
+                places = torch_compat.module_places(self.module)
+                return torch_compat.call_module(self.module, places, weights, args)
+        except RuntimeError as error:
+            if not str(error).startswith("Can't call numpy() on Tensor"):
+                raise
+            raise RuleError(
+                f"gw.implicit.{self.user}({self.name}): the {self.what} hands a tensor to NumPy, where its derivative "
+                "ends; expected functions of PyTorch, since only the solver gets arrays; write torch.cos for np.cos, "
+                "or make it a function of tensors with gw.external."
+            ) from error

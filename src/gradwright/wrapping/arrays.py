@@ -121,9 +121,8 @@ def as_array(value: Any, what: str) -> Any:
         if isinstance(value, Tensor):
             return np.array(array_of(value))
         if value is None or isinstance(value, (str, bytes, dict, set, list, tuple)) or callable(value):
-            raise ExternalError(
-                f"{what} {kind_of(value)}; expected an array or a number, or a tuple of them; return np.asarray(...)."
-            )
+            remedy = "does it end without `return`?" if value is None else "return np.asarray(...)."
+            raise ExternalError(f"{what} {kind_of(value)}; expected an array or a number, or a tuple of them; {remedy}")
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
             raise ExternalError(
                 f"{what} a masked array with masked elements, whose values mean nothing; expected an array; return "

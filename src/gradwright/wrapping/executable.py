@@ -46,7 +46,8 @@ def executable(
 ) -> Any:
     """Make a program a differentiable function of tensors.
 
-    Each call runs it in a directory of its own, which is removed afterwards. Places in the command are filled in:
+    Each call runs it in a directory of its own, which is removed afterwards: files in the command need absolute paths,
+    or ``cwd``. Places in the command are filled in:
 
     ========== ======================================================================================================
     ``{x}``    the argument ``x``: the file that it was written to; the value itself where it is no tensor

@@ -66,8 +66,8 @@ def external(
             where an argument is not batched; ``"workers"``, as ``workers`` says; None: refused.
         workers: runs the samples of a batch, and the points of ``gw.fd``, in parallel: a number of processes (of
             threads with ``releases_gil``), an executor, a ``joblib.Parallel``, a Dask client or a Ray actor pool.
-        on_error: for a sample that raises: ``"raise"``, ``"nan"`` for its result, or ``f(error, index, inputs)`` that
-            returns what takes its place.
+        on_error: for a sample of a batch that raises: ``"raise"``, ``"nan"`` for its result, or ``f(error, index,
+            inputs)`` that returns what takes its place. A single call always raises.
         max_order: how many derivatives are promised: 1 refuses a second even where there is a rule for it.
         second_order: ``"differences"`` takes second derivatives as differences of first ones, where there is no rule.
         cache: how many results are kept, found by the values of the arguments; none of calls with constants that may

@@ -175,16 +175,21 @@ class Host:
     def failed(self, error: BaseException, values: Sequence[Any], index: Index = None) -> ExternalError:
         """Return the error that says what was raised, in which call."""
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        return self.said(describe_exception(error), text, values, index)
+        return self.said(describe_exception(error), text, values, index, above=True)
 
-    def said(self, what: str, text: str, values: Sequence[Any], index: Index = None) -> ExternalError:
-        """Return the error for something that was raised, which may have been in another process."""
+    def said(
+        self, what: str, text: str, values: Sequence[Any], index: Index = None, above: bool = False
+    ) -> ExternalError:
+        """Return the error for something that was raised: above in the traceback, or in another process."""
         given = ", ".join(f"{name}={described(value)}" for name, value in zip(self.names, values))
         sample = "" if index is None else f" at sample {index[0] if len(index) == 1 else index} of the batch"
+        where = "above and in" if above else "in"
+        # one call has no other samples, and whoever declared on_error knows it
+        instead = index is not None and self.on_error == "raise"
+        advice = "; on_error='nan' fills the results of failing samples with nan" if instead else ""
         return ExternalError(
             f"{self.name}: it raised {what}{sample}; it was called with {given}; expected a result; the traceback is "
-            "above and in the attribute `traceback` of this error; on_error='nan' fills the results of failing samples "
-            "with nan.",
+            f"{where} the attribute `traceback` of this error{advice}.",
             index=index,
             traceback=text,
         )

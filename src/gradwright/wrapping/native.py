@@ -123,6 +123,11 @@ def native(
     call = external(routine, out=out or _out(declared, chosen, cast), derivative=derivative, **options)
     kinds: dict[RuleKind, NativeRule] = {"vjp": vjp, "jvp": jvp, "hvp": hvp}
     for kind, rule in kinds.items():
+        if isinstance(rule, str):
+            raise DefinitionError(
+                f"{routine.name}: {kind} is {rule!r}; expected a rule, or a function of the library with its "
+                f"signature; write {kind}=({rule!r}, signature)."
+            )
         if isinstance(rule, tuple):
             rule = _Compiled(kind, routine, _rule_of(routine, *rule, codes), chosen)
         if rule is not None:
@@ -231,6 +236,11 @@ class _Compiled:
         """Refuse a signature with names that mean nothing, or that leaves out what is to be written."""
         known = [*self.arguments, *self.outputs, *(name for names in self.given for name in names)]
         for p in self.rule.signature.arguments:
+            if p.name in self.made and not p.returned:
+                raise DefinitionError(
+                    f"{self.rule.name}: the signature of this {self.kind.upper()} takes {p.name!r}; expected it "
+                    "to be written; declare it `out`: write `:out` after its type."
+                )
             if p.name not in known:
                 raise DefinitionError(
                     f"{self.rule.name}: the signature of this {self.kind.upper()} asks for {p.name!r}; expected one of "

@@ -229,6 +229,8 @@ def _result(name: str, text: str) -> Parameter | None:
     code = _WITH_CODES.fullmatch(word)
     if not own and (word == "int" or (code is not None and code[1] == "int")):
         return Parameter("status", "int", intent="status", codes=(0,) if code is None else _codes(code[2]))
+    if word == "void":
+        raise DefinitionError(f"{name}: the signature has '-> void'; expected the type of a result; leave it away.")
     if word not in TYPES or (own and not own.isidentifier()):
         raise _unknown(name, f"-> {text}", word, TYPES)
     return Parameter(own or "result", word, intent="out")
