@@ -20,15 +20,15 @@ from torch.autograd import Function
 
 from gradwright.checking import trees
 from gradwright.checking.allowances import NONE, Allowances
-from gradwright.checking.approximate import Approximations
+from gradwright.checking.approximate import accuracy_of, allowed
 from gradwright.checking.companions import pull_companion
 from gradwright.checking.domain import parse_domain, refuse_outside, refuse_unknown
 from gradwright.checking.limits import STOPS
 from gradwright.checking.parts import Output, Pass, differentiable_inputs
 from gradwright.checking.precision import hidden_epsilon
 from gradwright.checking.randomness import fixed_random_state, generator_states
-from gradwright.checking.samples import Sample, describe_value
-from gradwright.checking.subject import Argument, Subject
+from gradwright.checking.samples import Sample
+from gradwright.checking.subject import Argument, Subject, describe_arguments
 from gradwright.checking.tensors import (
     copy_of,
     from_flat,
@@ -110,12 +110,16 @@ class Case:
         self.draws = self.randomness != "none"
         """True when forward itself draws random numbers (backward may do so too)."""
         self.base = [to_flat(i.tensor) for i in self.inputs]
-        self.approximations = Approximations(subject, self.base, [out for _, out in floating])
 
-    @property
+    @functools.cached_property
+    def accuracy(self) -> float:
+        """The relative error that the gradient has by the way it is computed, as the subject declares it."""
+        return accuracy_of(self)
+
+    @functools.cached_property
     def allowances(self) -> Allowances:
-        """What the caller allows, and what the subject declares of its own gradient."""
-        return self.approximations.allowed(self.granted)
+        """What the caller allows, and what the subject declares."""
+        return allowed(self)
 
     @functools.cached_property
     def exact(self) -> Case:
@@ -128,14 +132,7 @@ class Case:
 
     def describe(self) -> str:
         """Describe the sample in a line, for example ``x: float64 (3, 4), k=2``."""
-        parts = []
-        for argument in self.arguments:
-            if argument.origin == "buffer":
-                continue
-            text = describe_value(argument.value)
-            joint = ": " if isinstance(argument.value, Tensor) else "="
-            parts.append(f"{argument.name}{joint}{text}")
-        return ", ".join(parts)
+        return describe_arguments(self.arguments)
 
     def output_name(self, output: int) -> str:
         """Name the ``output``-th differentiable output for messages: ``the output`` when there is only one."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import torch
 
+from gradwright.checking.approximate import TOO_ROUGH
 from gradwright.checking.audit import functions_in_graph
 from gradwright.checking.case import Case
 from gradwright.checking.subject import Subject
@@ -19,8 +19,8 @@ def remarks(subject: Subject, cases: Sequence[Case]) -> Iterator[str]:
             "the subject draws random numbers: it was checked with the same random state at every call; seed it "
             "(torch.manual_seed) where a value must be reproduced"
         )
-    accuracy = max((case.approximations.accuracy for case in cases), default=0.0)
-    if accuracy and math.isfinite(accuracy):
+    accuracy = max((case.accuracy for case in cases), default=0.0)
+    if 0 < accuracy <= TOO_ROUGH:
         yield (
             f"a derivative is an approximation, with a relative error up to {accuracy:.1g} as it declares: errors up "
             "to that are not seen"

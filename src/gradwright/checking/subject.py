@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.autograd import Function
 
 from gradwright import torch_compat
-from gradwright.checking.samples import Sample
+from gradwright.checking.samples import Sample, describe_value
 from gradwright.errors import SampleError, SubjectTypeError
 from gradwright.typing import has_custom_gradient
 
@@ -46,6 +47,18 @@ class Argument:
     name: str
     value: Any
     origin: Origin = "positional"
+
+
+def describe_arguments(arguments: Sequence[Argument]) -> str:
+    """Return what one call was given, without buffers, for example ``x: float64 (3, 4), k=2``."""
+    parts = []
+    for argument in arguments:
+        if argument.origin == "buffer":
+            continue
+        text = describe_value(argument.value)
+        joint = ": " if isinstance(argument.value, Tensor) else "="
+        parts.append(f"{argument.name}{joint}{text}")
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,13 @@ class Batch:
 
     def sample(self, index: tuple[int, ...]) -> Batch:
         """Return one sample."""
-        return self._mapped(lambda a: a[tuple(i if n > 1 else 0 for i, n in zip(index, a.shape))], depth=0)
+
+        def taken(a: Any) -> Any:
+            place: tuple[Any, ...] = tuple(i if n > 1 else 0 for i, n in zip(index, a.shape))
+            place += (...,)  # with the dots a number stays an array
+            return a[place]
+
+        return self._mapped(taken, depth=0)
 
     def expanded(self) -> Batch:
         """Return the batch as it is."""

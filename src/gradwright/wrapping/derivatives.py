@@ -139,17 +139,18 @@ class FiniteDifferences:
     workers: Any = None
     caller: Caller = field(default_factory=Caller, repr=False)
     _known: dict[Any, _Shape] = field(default_factory=dict, repr=False, compare=False)
+    _last: Learned | None = field(default=None, repr=False, compare=False)
+    """What was known where a derivative was taken last."""
 
     def of(self, function: str, arguments: Sequence[str]) -> FiniteDifferences:
         """Return differences for one function, named in messages; what is learned of one is not used for another."""
-        return replace(self, caller=Caller(function, tuple(arguments)), _known={})
+        return replace(self, caller=Caller(function, tuple(arguments)), _known={}, _last=None)
 
     @property
     def accuracy(self) -> float:
-        """The relative error of a gradient of a smooth function, as far as known: it is measured at the first use."""
-        known = [each.error for shape in list(self._known.values()) for each in list(shape.learned.values())]
-        usual = stated(self.method, self.noise or 0.0, float(np.finfo(np.float64).eps)).error
-        return min(1.0, SAFETY * max(known, default=usual))
+        """The relative error of the last derivative of a smooth function; before the first, what is usual."""
+        last = self._last or stated(self.method, self.noise or 0.0, float(np.finfo(np.float64).eps))
+        return min(1.0, SAFETY * last.error)
 
     def vjp(
         self,
@@ -242,7 +243,8 @@ class FiniteDifferences:
         """Return what is known for arguments of this magnitude; measure where nothing is."""
         if hood.magnitude not in shape.learned:
             shape.learned[hood.magnitude] = self._learn(hood, down, up)
-        return shape.learned[hood.magnitude]
+        self._last = shape.learned[hood.magnitude]
+        return self._last
 
     def _learn(self, hood: Neighbourhood, down: Array, up: Array) -> Learned:
         given = self.rel_step if self.abs_step is None else self.abs_step

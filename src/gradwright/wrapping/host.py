@@ -187,12 +187,15 @@ class Host:
         # one call has no other samples, and whoever declared on_error knows it
         instead = index is not None and self.on_error == "raise"
         advice = "; on_error='nan' fills the results of failing samples with nan" if instead else ""
-        return ExternalError(
+        error = ExternalError(
             f"{self.name}: it raised {what}{sample}; it was called with {given}; expected a result; the traceback is "
             f"{where} the attribute `traceback` of this error{advice}.",
             index=index,
             traceback=text,
         )
+        if not above and text and hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(f"In the worker:\n{text}")
+        return error
 
     def _look(self, values: Sequence[Any], before: Sequence[Any], outs: Sequence[Any], seconds: float) -> None:
         """Look at the first call: whether it left its arguments alone, and returns the same again."""

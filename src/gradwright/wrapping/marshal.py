@@ -264,7 +264,7 @@ class Marshal:
         return found
 
     def _tensors(self, kind: MapName, found: Sequence[Any], given: Any) -> tuple[Tensor, ...]:
-        lead = _lead(given.args, given.batch)
+        lead = _lead([*given.args, *given.g, *given.t, *given.u], given.batch)
         if kind == "batch":
             return self.results(found, given.args, lead)
         device = next(value.device for value in given.args if isinstance(value, Tensor))
@@ -288,7 +288,7 @@ class Marshal:
 
     def fake(self, what: str, given: Any) -> tuple[Tensor, ...]:
         """Return empty tensors like what a map returns."""
-        lead = _lead(given.args, given.batch)
+        lead = _lead([*given.args, *given.g, *given.t, *given.u], given.batch)
         if what == "places":
             return tuple([p.new_empty((*lead, *p.shape[given.batch :])) for p in self._primals(given)])
         assert self.declared is not None, "an operator has its outputs declared"

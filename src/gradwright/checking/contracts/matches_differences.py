@@ -27,6 +27,7 @@ import torch
 
 from gradwright.checking import repro
 from gradwright.checking.accuse import evidence_of, wrong_entries, wrong_projection
+from gradwright.checking.approximate import TOO_ROUGH
 from gradwright.checking.audit import audit, surrogates_in_graph, user_location
 from gradwright.checking.blocks import Block, block_of
 from gradwright.checking.case import Case
@@ -52,8 +53,11 @@ def examine(case: Case) -> Outcome:
     """Compare the gradient with differences."""
     if case.sample.surrogate is not None:
         return Outcome("skipped", "a surrogate is declared, so the rule is not the derivative; see matches-surrogate")
-    if math.isinf(case.approximations.accuracy):
+    if math.isinf(case.accuracy):
         return Outcome("skipped", "the gradient is declared to be right on average only, as random directions give it")
+    if case.accuracy > TOO_ROUGH:
+        rough = f"the gradient is an approximation, with a relative error up to {case.accuracy:.1g} as it declares"
+        return Outcome("unresolved", f"{rough}; give it a better step, the noise of the function, or more samples")
     watched = audit(case)
     if watched.no_backward:
         return Outcome("unsupported", "there is no backward: differentiating raises")
