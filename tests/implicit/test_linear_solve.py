@@ -132,7 +132,8 @@ def test_iterative_methods_take_a_matrix_too(method: str) -> None:
     x = linear_solve(A, b, method=method, assume_a="pos" if method == "cg" else "gen", tol=1e-12)  # type: ignore[arg-type]
     torch.testing.assert_close(x, solution(A, b))
     found = torch.autograd.grad(real(x), (A, b))
-    torch.testing.assert_close(found, torch.autograd.grad(real(solution(A, b)), (A, b)))
+    used = (A + A.mH) / 2 if method == "cg" else A
+    torch.testing.assert_close(found, torch.autograd.grad(real(solution(used, b)), (A, b)))
     batch = torch.randn(2, 6, dtype=D)
     torch.testing.assert_close(
         linear_solve(A.expand(2, 6, 6), batch, method="gmres"), by_inverse(A.expand(2, 6, 6), batch)
