@@ -123,6 +123,8 @@ def describe_exception(error: BaseException) -> str:
     text = lines[0] if lines else ""
     if len(text) > 300:
         text = text[:297] + "..."
+    elif text.endswith(".") and not text.endswith(".."):
+        text = text[:-1]  # it becomes a part of a sentence
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import gradwright as gw
-from gradwright.errors import ArgumentError, DefinitionError, ExternalError, RuleError
+from gradwright.errors import ArgumentError, DefinitionError, ExternalError, OptionError, RuleError
 from tests.wrapping.examples import real
 
 X, Y = real(1, 2, 3), real(0.5, -1, 2)
@@ -274,3 +274,9 @@ def test_an_array_as_default(argnums: Any) -> None:
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(lambda x: function(x).sum()))(batch), truth.expand(3, 3))
     torch.testing.assert_close(function(X, Y), X * Y)
     assert weights.flags.writeable
+
+
+@pytest.mark.parametrize("workers", ["processes", 0, 2.5])
+def test_what_are_no_workers_is_refused_when_it_is_declared(workers: Any) -> None:
+    with pytest.raises(OptionError, match="expected"):
+        gw.external(lambda x: x, workers=workers)

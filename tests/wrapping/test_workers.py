@@ -54,7 +54,16 @@ def pool(request: pytest.FixtureRequest, processes_pool: Pool, threads_pool: Poo
 def nothing_shared() -> Iterator[None]:
     """The test leaves no shared memory behind."""
     yield
-    assert not segments()
+    assert not left_behind()
+
+
+def left_behind() -> list[Path]:
+    """Return the shared memory that stays; what other tests use at this moment goes."""
+    stays, until = segments(), time.monotonic() + 20
+    while stays and time.monotonic() < until:
+        time.sleep(0.02)
+        stays = [each for each in stays if each.exists()]
+    return stays
 
 
 def segments() -> list[Path]:
@@ -272,7 +281,7 @@ def test_shared_memory_is_used_for_large_arrays_only() -> None:
     sent = parcels.post(parcels.Parcel.of([small, large, large]), name)
     assert isinstance(sent, parcels.Posted)
     assert len(sent.data) < 2 * small.nbytes
-    assert [each.name for each in segments()] == [name]
+    assert name in [each.name for each in segments()]
     got = parcels.receive(sent).open()
     parcels.discard(name)
     parcels.discard(name)
@@ -452,7 +461,7 @@ def test_nothing_is_said_at_the_end_of_a_program() -> None:
     )
     out, err = process.communicate(timeout=60)
     assert (out, err) == ("['Done', 'Done', 'Failed', 'Done', 'Done']\n", "")
-    assert not segments()
+    assert not left_behind()
 
 
 def test_an_interrupt_in_threads_ends_the_wait() -> None:

@@ -83,6 +83,8 @@ class ForeignFunction:
             self.workers = getattr(options["derivative"], "workers", None)
         if self.workers is not None:
             self.calculus.evaluate = self._evaluate
+            if not isinstance(self.workers, str) or self.workers != "ray":  # which need not be imported yet
+                self._pool()  # starts nothing, but refuses what are no workers
         self._build()
 
     # ---------------------------------------------------------------- the function that users call
