@@ -131,10 +131,6 @@ class Calculus:
         needs.update({self.host.names[place]: need for place, need in zip(self.places, needed)})
         return needs
 
-    def taken_for(self, box: list[Any], at: Point) -> Any:
-        """Return what the VJP rule returned for the only place, None for zero."""
-        return self.done("pull", box, at)[0]
-
     def push(self, at: Point, t: Sequence[Any]) -> Arrays:
         """Return the tangent of each output for the tangents of the places, None for those that do not move."""
         if "jvp" in self.rules:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
+import types
 from collections.abc import Callable, Collection, Sequence
 from types import FunctionType
-from typing import Any, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gradwright.authoring.rules import RESERVED, Argument, ArgumentKind, kind_of, read_arguments
@@ -125,11 +127,15 @@ def kind_or_array(annotation: Any) -> ArgumentKind:
 
 
 def _is_array(annotation: Any) -> bool:
-    """Tell whether an annotation speaks of an array: ``np.ndarray``, ``NDArray[np.float64]``, ``ArrayLike``."""
-    origin = get_origin(annotation) or annotation
-    if isinstance(origin, type):
-        return issubclass(origin, np.ndarray)
-    return "ndarray" in str(annotation) or "NDArray" in str(annotation) or "ArrayLike" in str(annotation)
+    """Tell whether an annotation speaks of an array, or None: ``np.ndarray``, ``NDArray[...]``, ``ArrayLike``."""
+    if isinstance(annotation, str):
+        return any(word in annotation for word in ("ndarray", "NDArray", "ArrayLike"))
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        parts = set(get_args(annotation)) - {type(None)}
+        return parts >= set(get_args(ArrayLike)) or (bool(parts) and all(map(_is_array, parts)))
+    kind = origin or annotation
+    return isinstance(kind, type) and issubclass(kind, np.ndarray)
 
 
 def _parameters(function: Callable[..., Any]) -> Collection[str] | None:

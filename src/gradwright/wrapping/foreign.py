@@ -165,10 +165,10 @@ class ForeignFunction:
         names = tuple(a.name for a in self.arguments)
         long_way, own = self._vjp(extra), self.calculus.rules.get("vjp")
         short = own is not None and not own.by_keyword and not {"needs", "residuals"} & set(own.asks)
-        if short and self.definition.candidates == self.places[:1] and shortcut.is_short(self.marshal):
+        if short and shortcut.is_short(self.marshal):
             assert own is not None
-            pull = shortcut.pull_of(self.marshal, own, extra, all(a.kind == "tensor" for a in self.arguments), long_way)
-            return Rule(self._named("vjp", pull), "vjp", (*names, *extra))
+            pull = shortcut.pull_of(self.marshal, self.arguments, own, extra, long_way)
+            return Rule(self._named("vjp", pull), "vjp", (*names, *extra, "needs"))
         return Rule(self._named("vjp", long_way), "vjp", (*names, *extra, "needs"))
 
     def _named(self, kind: RuleKind, rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwright.authoring.rules import Rule
+from gradwright.authoring.rules import Argument, Rule
 from gradwright.torch_compat import anything_around, modes
 from gradwright.wrapping.arrays import DTYPES, LONE, READABLE
 from gradwright.wrapping.marshal import Marshal
@@ -83,52 +83,68 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Ca
 
 
 def pull_of(
-    marshal: Marshal, rule: Rule, extra: Sequence[str], every: bool, long_way: Callable[..., dict[str, Any]]
+    marshal: Marshal, arguments: Sequence[Argument], rule: Rule, extra: Sequence[str], long_way: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return the VJP on tensors of a function with one differentiable argument, with the user's ``rule`` on arrays.
-
-    ``every`` says that there are no arguments but tensors.
-    """
+    """Return the VJP on tensors of a function with the user's ``rule`` on arrays, which may ask for ``extra`` too."""
+    every = all(a.kind == "tensor" for a in arguments)
+    bare = sum(a.kind != "static" for a in arguments) == 1  # no other argument can have a gradient
     calculus = marshal.calculus
-    host = calculus.host
+    host, places = calculus.host, calculus.places
     names = (*host.names, *extra)
     asked = [names.index(name) for name in rule.asks]
     function = rule.function
-    (place,) = calculus.places
-    name = host.names[place]
-    number = len(host.names)
+    own = [host.names[place] for place in places]
+    number, single = len(host.names), len(places) == 1
     wanted = dtype_of(marshal)
 
     def pull(g: Any, *values: Any) -> Any:
+        *values, needs = values  # type: ignore[assignment]
         if host.writes or is_grad_enabled() or anything_around():
-            return long_way(g, *values, {name: True})
+            return long_way(g, *values, needs)
         try:
             arrays = [v.detach().numpy() if every or isinstance(v, Tensor) else v for v in values]
             cotangent = g.numpy()
         except (TypeError, RuntimeError, AttributeError):
-            return long_way(g, *values, {name: True})
+            return long_way(g, *values, needs)
         for array in (cotangent, *(arrays if every else [a for a, v in zip(arrays, values) if a is not v])):
             if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
-                return long_way(g, *values, {name: True})
+                return long_way(g, *values, needs)
             array.setflags(write=False)
         try:
-            grad = function(cotangent, *[arrays[i] for i in asked])
+            returned = function(cotangent, *[arrays[i] for i in asked])
         except Exception:
-            return long_way(g, *values, {name: True})
-        if (
-            type(grad) is ndarray
-            and getrefcount(grad) <= LONE
-            and grad.base is None
-            and grad.flags.writeable
-            and grad.dtype is arrays[place].dtype
-            and grad.shape == arrays[place].shape
-        ):
-            return from_numpy(grad)
-        outs = None if not extra else [arrays[number]]
-        at = Point(host, arrays[:number], outs)
-        box = [grad]
-        del grad
-        found = calculus.taken_for(box, at)
-        return None if found is None else marshal.gradient(found, values[place])
+            return long_way(g, *values, needs)
+        if single and type(returned) is ndarray and getrefcount(returned) <= LONE:
+            if is_plain(returned, arrays[places[0]]):
+                return from_numpy(returned) if bare else {own[0]: from_numpy(returned)}
+        elif type(returned) is dict:
+            found = all_plain(returned, {name: arrays[place] for name, place in zip(own, places)})
+            if found is not None:
+                return found
+        box = [returned]
+        del returned
+        at = Point(host, arrays[:number], [arrays[number]] if extra else None)
+        parts = calculus.done("pull", box, at)
+        gradients = [None if x is None else marshal.gradient(x, values[i]) for x, i in zip(parts, places)]
+        return dict(zip(own, gradients))
 
     return pull
+
+
+def all_plain(returned: dict[str, Any], likes: dict[str, Any]) -> dict[str, Tensor] | None:
+    """Return gradients as tensors, None where one is unusual."""
+    found = {}
+    for name in returned:
+        part, like = returned[name], likes.get(name)
+        if part is None:
+            continue
+        alone = type(part) is ndarray and getrefcount(part) <= LONE + 1
+        if not alone or type(like) is not ndarray or not is_plain(part, like):
+            return None
+        found[name] = from_numpy(part)
+    return found
+
+
+def is_plain(part: Any, like: Any) -> bool:
+    """Tell whether an array is all that reaches its memory, and built like another, so that torch may have it."""
+    return part.base is None and part.flags.writeable and part.dtype is like.dtype and part.shape == like.shape
