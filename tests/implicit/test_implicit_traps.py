@@ -434,3 +434,38 @@ def test_threads_may_share_a_module() -> None:
             for gradient in gradients:
                 torch.testing.assert_close(gradient, truth)
     assert module.first.weight is weight
+
+
+# -------------------------------------------------------------------- what changes between the solve and the backward
+
+
+def test_steps_in_time_that_read_a_clock_are_refused() -> None:
+    """All of them would be differentiated at the time of the last one."""
+    clock = {"time": 0.0}
+    solve = gw.implicit.root(lambda z, u: z + 0.1 * z**3 * (1 + clock["time"]) - u)
+    u = u0 = f64(1.0, 2.0).requires_grad_()
+    for _ in range(3):
+        u = solve(u.detach(), u)
+        clock["time"] += 0.5
+    with pytest.raises(RuleError, match=r"another value now than when it was solved.*number or a buffer"):
+        torch.autograd.grad(u.sum(), u0)
+
+
+def test_a_batch_is_not_differentiated_with_another_number_either() -> None:
+    scale = [1.0]
+    solve = gw.implicit.root(lambda z, t: z**3 + scale[0] * z - t)
+    t = torch.rand(3, 2, dtype=F64).requires_grad_()
+    z = vmap(lambda t: solve(torch.zeros_like(t), t))(t)
+    scale[0] = 2.0
+    with pytest.raises(RuleError, match="another value now than when it was solved"):
+        z.sum().backward()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_initial_guess_may_be_written_into_after_the_solve(batched: bool) -> None:
+    """As one does that keeps the last solution in a buffer."""
+    solve = gw.implicit.root(cubic)
+    guess, t = torch.zeros(3, dtype=F64), f64(1.0, 2.0, 3.0).requires_grad_()
+    z = vmap(solve)(guess, t) if batched else solve(guess, t)
+    guess.copy_(z.detach())
+    torch.testing.assert_close(torch.autograd.grad(z.sum(), t)[0], 1 / (3 * z.detach() ** 2 + 1))

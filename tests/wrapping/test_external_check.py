@@ -145,3 +145,12 @@ def test_wrong_rules_are_caught(make: Callable[[], Any]) -> None:
     assert not report
     failed = {contract for contract, verdict in verdicts(report).items() if verdict == "fail"}
     assert failed & WRONG[make], f"failed {failed}: {report}"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+def test_forward_mode_of_differences_is_as_far_off_as_they_say(noise: float) -> None:
+    """Along a direction they are others than along each axis."""
+    made = gw.external(lambda x: np.sin(x) + noise * np.sin(1e9 * x), out=gw.like(0), derivative=gw.fd("2-point"))
+    report = gw.check(made, real(1.5410, -0.2934, -2.1788, 0.5684), level="standard")
+    assert report, str(report)

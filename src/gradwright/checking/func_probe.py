@@ -153,6 +153,9 @@ def by_forward_mode(probe: FuncProbe) -> Reference:
             here = push({})
         moved = [push(_moved(case, draw)).value for draw in range(SPREAD_DRAWS)]
         most = torch.stack([(m - here.value).abs() for m in moved]).amax(0).nan_to_num(torch.inf)
+        # A whole Jacobian of approximations is as far off, in each of its entries, as the tangent itself.
+        each = case.allowances.atol * sum(float(u.abs().sum()) for u in probe.u)
+        most = most + each + case.allowances.rtol * here.value.abs()
         return Result(most + CANCELLED / 8 * case.epsilon * seen.largest, [])  # large terms that cancel leave that
 
     try:

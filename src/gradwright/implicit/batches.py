@@ -11,7 +11,7 @@ from torch import Tensor
 from gradwright import torch_compat
 from gradwright.authoring.constructors import define
 from gradwright.authoring.derive import smooth
-from gradwright.implicit.convergence import refuse_unconverged, relative_errors
+from gradwright.implicit.convergence import refuse_changed, refuse_unconverged, relative_errors
 from gradwright.implicit.packing import Shapes, pack
 from gradwright.implicit.plan import BatchedSolver, Plan, Task
 from gradwright.implicit.rules import differentiated, pulled, pushed
@@ -29,9 +29,7 @@ def batched(
         with torch_compat.saved_tensor_hooks_off():
             return _forward(plan, solver, task, dims, [t.detach() for t in start], [t.detach() for t in rest])
 
-    def solve_vjp(
-        g: list[Tensor], task: Task, dims: Any, out: list[Tensor], start: list[Tensor], rest: list[Tensor]
-    ) -> Any:
+    def solve_vjp(g: list[Tensor], task: Task, dims: Any, out: list[Tensor], rest: list[Tensor]) -> Any:
         moving = [i for i, tensor in enumerate(rest) if smooth(tensor)]
 
         def rule(g: list[Tensor], out: list[Tensor], rest: list[Tensor]) -> list[Tensor]:
@@ -46,7 +44,7 @@ def batched(
             return slopes
 
         slopes = differentiated(plan, task, [*g, *out, *rest], run)
-        return {"start": [torch.zeros_like(t) for t in start], "rest": slopes}
+        return {"start": task.zeros(out), "rest": slopes}
 
     def solve_jvp(t: dict[str, Any], task: Task, dims: Any, out: list[Tensor], rest: list[Tensor]) -> Any:
         moving = [i for i, tangent in enumerate(t["rest"] or ()) if tangent is not None]
@@ -69,7 +67,7 @@ def batched(
     def solve_vmap(info: Any, in_dims: Any, task: Task, dims: Any, start: list[Tensor], rest: list[Tensor]) -> Any:
         rows = []
         for i in range(info.batch_size):
-            part = Task(task.start, task.given)
+            part = Task(task.start, task.given, task.starts)
             rows.append(decorated(part, dims, row(start, in_dims.start, i), row(rest, in_dims.rest, i)))
             task.record.parts.append(part.record)
         task.record.structure = task.start
@@ -113,14 +111,20 @@ def _forward(
         return relative_errors(lambda vector: value(vector, *rest), vector, value_there)
 
     vectors = torch.func.vmap(lambda *tensors: pack(tensors))(*z)
-    values = torch.func.vmap(value, in_dims=(0, *dims))(vectors, *rest)
+
+    def all_values() -> Tensor:
+        found: Tensor = torch.func.vmap(value, in_dims=(0, *dims))(vectors, *rest)
+        return found
+
+    values = all_values()
 
     def check() -> None:
-        def measure() -> Tensor:
+        def measure(values: Tensor) -> Tensor:
             found: Tensor = torch.func.vmap(error, in_dims=(0, 0, *dims))(vectors, values, *rest)
             return found
 
         refuse_unconverged(equation.name, measure, vectors, values, plan.tol_residual)
+        refuse_changed(equation.name, all_values() - values, measure, plan.tol_residual)
 
     record.check = check
     return z

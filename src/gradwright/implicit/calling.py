@@ -180,7 +180,7 @@ class Solve:
         if torch_compat.any_autocast():
             # With 8 bits an equation holds to 1 %, and its solution is as far off: it is solved in single precision.
             start, rest = _widened(start), _widened(rest)
-        task = Task(first, Given(structure, [tuple(named) for named in weights]))
+        task = Task(first, Given(structure, [tuple(named) for named in weights]), len(start))
         around = torch_compat.transforms_active() or torch_compat.forward_mode_on()
         if around and start:
             refuse_captured_around(equation, first, task.given, start, rest)

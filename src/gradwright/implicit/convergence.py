@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwright.errors import ConvergenceError
+from gradwright.errors import ConvergenceError, RuleError
 
 TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
 """How far from the solution a point may be, relative to ``1 + |z|``.
@@ -48,12 +48,12 @@ class Record:
 
 
 def refuse_unconverged(
-    name: str, measure: Callable[[], Tensor], z: Tensor, value: Tensor, tolerance: float | None
+    name: str, measure: Callable[[Tensor], Tensor], z: Tensor, value: Tensor, tolerance: float | None
 ) -> None:
     """Refuse a point where the equations hold worse than an error of ``tolerance * (1 + |z|)`` in it explains.
 
-    ``value`` is that of the equations at ``z``, and ``measure`` returns :func:`relative_errors`, both perhaps for a
-    batch of points.
+    ``value`` is that of the equations at ``z``, and ``measure`` returns :func:`relative_errors` of it, both perhaps for
+    a batch of points.
 
     Raises:
         ConvergenceError: some equation does not hold.
@@ -66,7 +66,7 @@ def refuse_unconverged(
         )
     if not bool(value.any()):
         return
-    errors = measure()
+    errors = measure(value)
     place = int(errors.argmax())
     worst, residual = float(errors.flatten()[place]), float(value.flatten()[place])
     if not worst <= tolerance:
@@ -77,6 +77,26 @@ def refuse_unconverged(
             f"equation {equation} of {value.shape[-1]}{where} has the residual {residual:.3g}, {worst:.3g} relative to "
             f"its scale; expected at most tol_residual = {tolerance:.3g}; let the solver iterate longer or more "
             "exactly, or set tol_residual if this is as good as it gets."
+        )
+
+
+def refuse_changed(name: str, change: Tensor, measure: Callable[[Tensor], Tensor], tolerance: float | None) -> None:
+    """Refuse to differentiate equations that are others by now than when they were solved.
+
+    ``change`` is the difference of their values now and then, and ``measure`` returns :func:`relative_errors` of it.
+
+    Raises:
+        RuleError: they differ by more than an error of ``tolerance * (1 + |z|)`` explains.
+    """
+    if not bool(change.any()):
+        return
+    tolerance = TOLERANCES[change.dtype] if tolerance is None else tolerance
+    if not bool((measure(change) <= tolerance).all()):
+        raise RuleError(
+            f"{name}: at its solution it gives another value now than when it was solved (the difference is "
+            f"{float(change.abs().max()):.3g}), so that the derivative would be that of another problem: something "
+            "that it uses and does not receive has changed since, such as a number or a buffer; expected everything "
+            "that changes among the arguments; call solve(z0, value) and write a parameter for it."
         )
 
 

@@ -14,7 +14,7 @@ from gradwright.authoring.constructors import define
 from gradwright.errors import GradwrightError
 from gradwright.implicit.batches import batched, in_front, row
 from gradwright.implicit.captured import value_of_constants
-from gradwright.implicit.convergence import refuse_unconverged, relative_errors
+from gradwright.implicit.convergence import refuse_changed, refuse_unconverged, relative_errors
 from gradwright.implicit.packing import Shapes, pack
 from gradwright.implicit.plan import Plan, Task
 from gradwright.implicit.rules import differentiated, pulled, pushed
@@ -30,9 +30,9 @@ def make(plan: Plan) -> Callable[[Task, list[Tensor], list[Tensor]], list[Tensor
         with torch_compat.saved_tensor_hooks_off():
             return _forward(plan, task, start, rest)
 
-    def solve_vjp(g: list[Tensor], task: Task, out: list[Tensor], start: list[Tensor], rest: list[Tensor]) -> Any:
+    def solve_vjp(g: list[Tensor], task: Task, out: list[Tensor], rest: list[Tensor]) -> Any:
         slopes = differentiated(plan, task, [*g, *out, *rest], lambda: pulled(plan, task, g, out, rest))
-        return {"start": [torch.zeros_like(t) for t in start], "rest": slopes}
+        return {"start": task.zeros(out), "rest": slopes}
 
     def solve_jvp(t: dict[str, Any], task: Task, out: list[Tensor], rest: list[Tensor]) -> Any:
         tangents = t["rest"] or []
@@ -52,7 +52,7 @@ def make(plan: Plan) -> Callable[[Task, list[Tensor], list[Tensor]], list[Tensor
                 # What the user's function does cannot be done to batches; a loop asks for less.
         rows = []
         for i in range(info.batch_size):
-            part = Task(task.start, task.given)
+            part = Task(task.start, task.given, task.starts)
             rows.append(decorated(part, row(start, in_dims.start, i), row(rest, in_dims.rest, i)))
             task.record.parts.append(part.record)
         task.record.structure = task.record.parts[0].structure
@@ -83,8 +83,9 @@ def _forward(plan: Plan, task: Task, start: Sequence[Tensor], rest: Sequence[Ten
         def function(vector: Tensor) -> Tensor:
             return equation.vector(record.structure, task.given, shapes.unpack(vector), fixed)
 
-        measure = functools.partial(relative_errors, function, vector, value)
+        measure = functools.partial(relative_errors, function, vector)
         refuse_unconverged(equation.name, measure, vector, value, plan.tol_residual)
+        refuse_changed(equation.name, function(vector) - value, measure, plan.tol_residual)
         equation.refuse_other_points(record.structure, task.given, kept, fixed)
 
     record.check = check

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 from gradwright.authoring import trees
@@ -29,10 +30,19 @@ It returns those of the unknowns, with the batch in front, and what it returns b
 class Task:
     """One call without its tensors. It is not taken apart: only dataclasses and containers are."""
 
-    def __init__(self, start: trees.Structure, given: Given) -> None:
+    def __init__(self, start: trees.Structure, given: Given, starts: int) -> None:
         self.start = start
         self.given = given
+        self.starts = starts
+        """How many tensors the first argument has."""
         self.record = Record()
+
+    def zeros(self, out: Sequence[Tensor]) -> list[Tensor]:
+        """Return the gradient of the first argument.
+
+        It is as large as the solution: so the first argument itself needs not be kept, and may be written into.
+        """
+        return [torch.zeros_like(z) for z in out[: self.starts]]
 
 
 @dataclass(frozen=True)
