@@ -168,7 +168,8 @@ class ForeignFunction:
         if short and shortcut.is_short(self.marshal):
             assert own is not None
             pull = shortcut.pull_of(self.marshal, self.arguments, own, extra, long_way)
-            return Rule(self._named("vjp", pull), "vjp", (*names, *extra, "needs"))
+            needs = ("needs",) if len(self.places) > 1 else ()
+            return Rule(self._named("vjp", pull), "vjp", (*names, *extra, *needs))
         return Rule(self._named("vjp", long_way), "vjp", (*names, *extra, "needs"))
 
     def _named(self, kind: RuleKind, rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -94,11 +94,15 @@ def pull_of(
     asked = [names.index(name) for name in rule.asks]
     function = rule.function
     own = [host.names[place] for place in places]
-    number, single = len(host.names), len(places) == 1
+    number, place = len(host.names), places[0]
+    sole: Any = {own[0]: True} if len(places) == 1 else None
+    """What is needed; of several it is asked for."""
     wanted = dtype_of(marshal)
 
     def pull(g: Any, *values: Any) -> Any:
-        *values, needs = values  # type: ignore[assignment]
+        needs = sole
+        if needs is None:
+            *values, needs = values  # type: ignore[assignment]
         if host.writes or is_grad_enabled() or anything_around():
             return long_way(g, *values, needs)
         try:
@@ -106,17 +110,19 @@ def pull_of(
             cotangent = g.numpy()
         except (TypeError, RuntimeError, AttributeError):
             return long_way(g, *values, needs)
-        for array in (cotangent, *(arrays if every else [a for a, v in zip(arrays, values) if a is not v])):
-            if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
-                return long_way(g, *values, needs)
+        handed = arrays if every else [a for a, v in zip(arrays, values) if a is not v]
+        if wanted is not None and others_than(wanted, (cotangent, *handed)):
+            return long_way(g, *values, needs)
+        cotangent.setflags(write=False)
+        for array in handed:
             array.setflags(write=False)
         try:
             returned = function(cotangent, *[arrays[i] for i in asked])
         except Exception:
             return long_way(g, *values, needs)
-        if single and type(returned) is ndarray and getrefcount(returned) <= LONE:
-            if is_plain(returned, arrays[places[0]]):
-                return from_numpy(returned) if bare else {own[0]: from_numpy(returned)}
+        if bare and type(returned) is ndarray and getrefcount(returned) <= LONE:
+            if is_plain(returned, arrays[place]):
+                return from_numpy(returned)
         elif type(returned) is dict:
             found = all_plain(returned, {name: arrays[place] for name, place in zip(own, places)})
             if found is not None:
@@ -129,6 +135,11 @@ def pull_of(
         return dict(zip(own, gradients))
 
     return pull
+
+
+def others_than(wanted: Any, arrays: Sequence[Any]) -> bool:
+    """Tell whether an array of floating numbers has another dtype."""
+    return any(array.dtype is not wanted and array.dtype.kind in "fc" for array in arrays)
 
 
 def all_plain(returned: dict[str, Any], likes: dict[str, Any]) -> dict[str, Tensor] | None:
