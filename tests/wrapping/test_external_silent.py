@@ -755,3 +755,49 @@ def test_a_result_for_something_that_may_change_is_not_cached() -> None:
     assert function(x, settings).item() == 1
     settings.factor = 2.0
     assert function(x, settings).item() == 2
+
+
+# ---------------------------------------------------------------- the order in memory, on which compiled code relies
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("method", ["sequential", "broadcast_all", "workers"])
+def test_every_array_has_the_declared_order(order: str, method: str) -> None:
+    """A sample of a batch, one that is not batched, the points of a difference, cotangents and tangents."""
+    seen: list[bool] = []
+
+    def looked(*arrays: Any) -> None:
+        seen.extend(a.flags.f_contiguous if order == "F" else a.flags.c_contiguous for a in arrays)
+
+    def scale_vjp(g: Any, x: Any, w: Any) -> Any:
+        looked(g, x, w)
+        return {"x": np.ones_like(x) * (g * w).sum((-1, -2))[..., None], "w": x.sum(-1)[..., None, None] * g}
+
+    def host(x: Any, w: Any) -> Any:
+        looked(x, w)
+        return x.sum(-1)[..., None, None] * w
+
+    options: dict[str, Any] = {"workers": 2, "releases_gil": True} if method == "workers" else {}
+    function = gw.external(
+        host, out=gw.like("w"), order=order, vmap_method=method, second_order="differences", **options
+    )
+    function.register_vjp(scale_vjp)
+    x, w = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 4, 5, dtype=torch.float64)
+
+    def loss(function: Any) -> Any:
+        return lambda x, w: function(x, w).square().sum()
+
+    def truth(x: Tensor, w: Tensor) -> Tensor:
+        return x.sum() * w
+
+    for dims in ((0, 0), (0, None), (None, 0)):
+        given = [t if dim == 0 else t[0] for t, dim in zip((x, w), dims)]
+        found = torch.func.vmap(torch.func.grad(loss(function), (0, 1)), dims)(*given)
+        torch.testing.assert_close(found, torch.func.vmap(torch.func.grad(loss(truth), (0, 1)), dims)(*given))
+    torch.testing.assert_close(
+        torch.func.hessian(loss(function))(x[0], w[0].T), torch.func.hessian(loss(truth))(x[0], w[0].T)
+    )
+    assert all(seen)
+    assert len(seen) > 20
+    if options:
+        function.close()

@@ -93,6 +93,11 @@ def locked(value: Any) -> Any:
     return _mapped(_read_only, value)
 
 
+def arranged(value: Any, order: Any) -> Any:
+    """Return a value, or a tuple, list or dict of them, with arrays whose elements are in this order in memory."""
+    return _mapped(lambda array: np.asarray(array, order=order), value)
+
+
 def _read_only(array: Any) -> Any:
     if array.flags.writeable:
         array = array.view()

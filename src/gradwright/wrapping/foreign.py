@@ -63,6 +63,7 @@ class ForeignFunction:
         order = options["max_order"] or 2
         self.calculus = Calculus(self.host, self.places, options["second_order"], order, approximation)
         declared = None if options["out"] is None else Declared(self.name, options["out"], names)
+        self.host.order = options["order"]
         self.host.declared = None if declared is None else declared.number
         types = options["device_types"]
         self.marshal = Marshal(

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from gradwright.errors import ArgumentError, ExternalError, NondeterministicWarning, describe_exception, kind_of
-from gradwright.wrapping.arrays import described, locked, own, owned
+from gradwright.wrapping.arrays import arranged, described, locked, own, owned
 from gradwright.wrapping.kept import Kept
 
 OnError: TypeAlias = Literal["raise", "nan"] | Callable[[Exception, tuple[int, ...], tuple[Any, ...]], Any]
@@ -48,6 +48,8 @@ class Host:
     """The length of the tuple that it returned, None for one output, -1 before the first call."""
     declared: int | None = None
     """The same as it is declared."""
+    order: str = "K"
+    """Of the elements of what it and its rules are given, in memory."""
 
     @property
     def many(self) -> bool:
@@ -131,10 +133,11 @@ class Host:
 
         What was computed here is locked. A constant is passed as the user gave it, and a tensor's array is locked.
         """
-        if computed:
-            return own(value) if self.writes else locked(value)
-        copied = self.writes and isinstance(value, np.ndarray) and not value.flags.writeable
-        return np.array(value) if copied else value
+        if not computed and (not isinstance(value, np.ndarray) or value.flags.writeable):
+            return value
+        if self.order != "K":  # a sample of a batch, or a point of a difference, lies otherwise than the whole
+            value = arranged(value, self.order)
+        return own(value) if self.writes else locked(value)
 
     def _call(self, values: Sequence[Any]) -> Any:
         return self.apply(self.function, self.given(values))
