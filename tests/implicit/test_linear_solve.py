@@ -454,3 +454,19 @@ def test_two_vmaps_around_a_matrix_that_follows_from_both() -> None:
         return torch.func.vmap(one, (0, None))(A, d)  # type: ignore[no-any-return]
 
     torch.testing.assert_close(solved(linear_solve), solved(torch.linalg.solve))
+
+
+@pytest.mark.parametrize("hosted", [False, True])
+def test_an_operator_that_has_changed_since_is_not_differentiated(hosted: bool) -> None:
+    scale = [1.0]
+    solve = linear_solve(lambda x, d: (scale[0] * d + 1) * x)
+    solve = solve(lambda b, d: b / (scale[0] * d + 1)) if hosted else solve
+    d = torch.rand(3, dtype=D).requires_grad_()
+    for expected in (1.0, 2.0):
+        scale[0] = expected
+        (found,) = torch.autograd.grad(solve(torch.ones(3, dtype=D), d).sum(), d)
+        torch.testing.assert_close(found, (-expected / (expected * d + 1) ** 2).detach())
+    x = solve(torch.ones(3, dtype=D), d)
+    scale[0] = 5.0
+    with pytest.raises(RuleError, match="another value now than when the system was solved"):
+        x.sum().backward()

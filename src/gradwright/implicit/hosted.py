@@ -133,6 +133,7 @@ def hosted_solve(system: Any, b: Tensor, leaves: Any) -> Tensor:
 
 @hosted_solve.vjp
 def _hosted_vjp(g: Tensor, system: Any, leaves: Any, out: Tensor, needs: Any) -> Any:
+    system.require_unchanged()
     if system.has_adjoint_solver:
         w = hosted_solve(system.adjoint, g, leaves)
     else:

@@ -213,14 +213,16 @@ class LinearSolve:
         params = (self.lifted.weights(), *params)
         structure = trees.flatten(params, leaves)
         name = self.lifted.name
+        watch = None
         if b.numel():
             system = System(self._product, structure, self.options, name)
-            refuse_captured(system, b, leaves)
+            watch = refuse_captured(system, b, leaves)
             self.looked = self.looked or require_linear(system, b, leaves)
         if self.solver is None:
-            return operator_solve(self._product, b, params, options=self.options, name=name)
+            return operator_solve(self._product, b, params, options=self.options, name=name, watch=watch)
         solvers = (self.solver, self.transpose_solver)
         hosted = HostedSystem(self._product, structure, self.options, name, solvers, arrays=self.arrays)
+        hosted.watch = watch
         return hosted_solve(hosted, b, leaves)
 
     def _product(self, x: Tensor, weights: Mapping[str, Tensor], *params: Any) -> Any:

@@ -6,7 +6,8 @@ That is seen at vectors of both signs and many magnitudes. A function that adds 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,14 +26,17 @@ def spread(like: Tensor, phase: float = 0.3) -> Tensor:
     return values.reshape(like.shape)
 
 
-def refuse_captured(system: System, b: Tensor, leaves: Sequence[Tensor]) -> None:
+def refuse_captured(system: System, b: Tensor, leaves: Sequence[Tensor]) -> Callable[[], None] | None:
     """Refuse an operator that uses tensors without receiving them, which would get no gradient.
+
+    Returns:
+        what raises once the operator is another than now, None where that cannot be seen.
 
     Raises:
         RuleError: one requires grad, or a transform is at it.
     """
     if torch_compat.is_recording():
-        return
+        return None
     constants = [torch_compat.bare_sample(leaf) for leaf in leaves]
     with torch.enable_grad(), torch_compat.forward_mode_enabled():
         value = system.apply(spread(torch_compat.bare_sample(b)), constants)
@@ -42,6 +46,19 @@ def refuse_captured(system: System, b: Tensor, leaves: Sequence[Tensor]) -> None
             "that no gradient would arrive there; expected every such tensor among its arguments; pass it after b and "
             "let the function take it after x, give the module itself (or a method of it) in place of a function that "
             "uses it, or use `.detach()` on what is a constant."
+        )
+    return functools.partial(_refuse_changed, system, spread(torch_compat.bare_sample(b)), constants, value.detach())
+
+
+def _refuse_changed(system: System, x: Tensor, leaves: Sequence[Tensor], value: Tensor) -> None:
+    with torch.no_grad():
+        now = system.apply(x, [leaf.detach() for leaf in leaves])
+    allowed = torch.finfo(value.dtype).eps ** 0.5 * value.abs().max()
+    if not bool(((now - value).abs() <= allowed).all()):
+        raise RuleError(
+            f"{system.name}: it gives another value now than when the system was solved, so that the derivative would "
+            "be that of another problem: something that it uses and does not receive has changed since, such as a "
+            "number or a buffer; expected everything that changes among the arguments; pass it after b."
         )
 
 

@@ -36,6 +36,7 @@ def operator_solve(
     transposed: bool = False,
     options: SolveOptions = SolveOptions(),  # noqa: B008  # it cannot be changed
     name: str | None = None,
+    watch: Callable[[], None] | None = None,
 ) -> Tensor:
     """Return the solution ``x`` of ``matvec(x, *params) = b``, differentiable in ``b`` and ``params`` to any order.
 
@@ -46,6 +47,7 @@ def operator_solve(
         transposed: solve with the conjugate transpose of the operator instead.
         options: method, accuracy, and what happens where the operator is ill-conditioned.
         name: of the user's function, for messages; by default that of ``matvec``.
+        watch: called before a derivative is computed; raises where the operator is another by then.
 
     Raises:
         SingularMatrixError: there is no unique solution; or the matrix is ill-conditioned, and that is to be an error.
@@ -58,11 +60,11 @@ def operator_solve(
     if torch.compiler.is_dynamo_compiling():
         return torch_compat.call_untraced(  # type: ignore[no-any-return]
             _operator_solve,
-            (matvec, b, params, transposed, options, title),
+            (matvec, b, params, transposed, options, title, watch),
             f"{title}: torch.compile cannot record a linear solve whose result is checked; leave fullgraph=True away, "
             "so that it is run between two graphs.",
         )
-    return _operator_solve(matvec, b, params, transposed, options, title)
+    return _operator_solve(matvec, b, params, transposed, options, title, watch)
 
 
 def refuse_export(name: str) -> None:
@@ -79,12 +81,19 @@ def refuse_export(name: str) -> None:
 
 
 def _operator_solve(
-    matvec: Callable[..., Any], b: Tensor, params: Sequence[Any], transposed: bool, options: SolveOptions, name: str
+    matvec: Callable[..., Any],
+    b: Tensor,
+    params: Sequence[Any],
+    transposed: bool,
+    options: SolveOptions,
+    name: str,
+    watch: Callable[[], None] | None,
 ) -> Tensor:
     dense.require_wide(name, b)
     leaves: list[Tensor] = []
     structure = trees.flatten(tuple(params), leaves)
     system = System(matvec, structure, options, name)
+    system.watch = watch
     if b.numel() == 0:
         return b.clone()
     factors: Sequence[Tensor] = ()
@@ -103,6 +112,13 @@ class System:
         """``structure`` puts the tensors back into ``params``."""
         self.matvec, self.structure, self.options, self.name = matvec, structure, options, name
         self.is_adjoint = False
+        self.watch: Callable[[], None] | None = None
+        """Raises once the operator is another than when it was solved."""
+
+    def require_unchanged(self) -> None:
+        """Refuse to be differentiated where the operator is another by now."""
+        if self.watch is not None:
+            self.watch()
 
     @property
     def adjoint(self) -> System:
@@ -225,6 +241,7 @@ def _solve(system: Any, b: Tensor, leaves: Any, factors: Any) -> Tensor:
 
 @_solve.vjp
 def _solve_vjp(g: Tensor, system: Any, leaves: Any, factors: Any, out: Tensor, needs: Any) -> Any:
+    system.require_unchanged()
     w = _solve(system.adjoint, g, leaves, factors)
     return {"b": w, "leaves": system.pull(out, leaves, -w) if needs["leaves"] else None}
 
