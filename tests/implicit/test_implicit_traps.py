@@ -469,3 +469,30 @@ def test_the_initial_guess_may_be_written_into_after_the_solve(batched: bool) ->
     z = vmap(solve)(guess, t) if batched else solve(guess, t)
     guess.copy_(z.detach())
     torch.testing.assert_close(torch.autograd.grad(z.sum(), t)[0], 1 / (3 * z.detach() ** 2 + 1))
+
+
+# -------------------------------------------------------------------- a solve within the equation of another
+
+
+@pytest.mark.parametrize("hosted", [False, True])
+def test_a_solve_within_the_equation_of_another_has_every_derivative(hosted: bool) -> None:
+    """What the inner one saves belongs to a transform of the outer one, which ends before its backward is run."""
+    inner = gw.implicit.linear_solve(lambda y, z, t: (1 + z**2 + t) * y)
+    inner = inner(lambda b, z, t: b / (1 + z**2 + t)) if hosted else inner
+    root = gw.implicit.root(lambda y, z, t: y**3 + y - z * t)
+
+    def equation(z: Tensor, t: Tensor) -> Tensor:
+        return z + inner(t, z, t) + root(torch.zeros_like(z), z, t) - 1
+
+    def loss(t: Tensor) -> Tensor:
+        return gw.implicit.root(equation)(torch.zeros_like(t), t).square().sum()
+
+    t, step = f64(0.6, 1.2), 1e-5
+    along = [f64(step, 0.0), f64(0.0, step)]
+    slope = torch.stack([(loss(t + d) - loss(t - d)) / (2 * step) for d in along])
+    curvature = torch.stack([(grad(loss)(t + d) - grad(loss)(t - d)) / (2 * step) for d in along])
+    for first in (grad, torch.func.jacfwd):
+        torch.testing.assert_close(first(loss)(t), slope, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(vmap(first(loss))(t.expand(2, 2))[1], slope, rtol=1e-6, atol=1e-8)
+    for second in (hessian(loss), torch.func.jacrev(torch.func.jacrev(loss))):
+        torch.testing.assert_close(second(t), curvature, rtol=1e-6, atol=1e-8)

@@ -15,6 +15,7 @@ from gradwright.implicit.convergence import refuse_changed, refuse_unconverged, 
 from gradwright.implicit.packing import Shapes, pack
 from gradwright.implicit.plan import BatchedSolver, Plan, Task
 from gradwright.implicit.rules import differentiated, pulled, pushed
+from gradwright.implicit.systems import alive
 
 
 def batched(
@@ -30,6 +31,7 @@ def batched(
             return _forward(plan, solver, task, dims, [t.detach() for t in start], [t.detach() for t in rest])
 
     def solve_vjp(g: list[Tensor], task: Task, dims: Any, out: list[Tensor], rest: list[Tensor]) -> Any:
+        g, out, rest = alive(g), alive(out), alive(rest)
         moving = [i for i, tensor in enumerate(rest) if smooth(tensor)]
 
         def rule(g: list[Tensor], out: list[Tensor], rest: list[Tensor]) -> list[Tensor]:
@@ -47,6 +49,7 @@ def batched(
         return {"start": task.zeros(out), "rest": slopes}
 
     def solve_jvp(t: dict[str, Any], task: Task, dims: Any, out: list[Tensor], rest: list[Tensor]) -> Any:
+        out, rest = alive(out), alive(rest)
         moving = [i for i, tangent in enumerate(t["rest"] or ()) if tangent is not None]
         if not moving:
             return [torch.zeros_like(part) for part in out]

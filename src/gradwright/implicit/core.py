@@ -18,6 +18,7 @@ from gradwright.implicit.convergence import refuse_changed, refuse_unconverged, 
 from gradwright.implicit.packing import Shapes, pack
 from gradwright.implicit.plan import Plan, Task
 from gradwright.implicit.rules import differentiated, pulled, pushed
+from gradwright.implicit.systems import alive
 
 
 def make(plan: Plan) -> Callable[[Task, list[Tensor], list[Tensor]], list[Tensor]]:
@@ -31,10 +32,12 @@ def make(plan: Plan) -> Callable[[Task, list[Tensor], list[Tensor]], list[Tensor
             return _forward(plan, task, start, rest)
 
     def solve_vjp(g: list[Tensor], task: Task, out: list[Tensor], rest: list[Tensor]) -> Any:
+        g, out, rest = alive(g), alive(out), alive(rest)
         slopes = differentiated(plan, task, [*g, *out, *rest], lambda: pulled(plan, task, g, out, rest))
         return {"start": task.zeros(out), "rest": slopes}
 
     def solve_jvp(t: dict[str, Any], task: Task, out: list[Tensor], rest: list[Tensor]) -> Any:
+        out, rest = alive(out), alive(rest)
         tangents = t["rest"] or []
         if all(tangent is None for tangent in tangents):
             return [torch.zeros_like(part) for part in out]

@@ -20,7 +20,7 @@ from gradwright.authoring.unedited import unedited
 from gradwright.errors import ConvergenceError, RuleError, kind_of
 from gradwright.implicit.options import SolveOptions
 from gradwright.implicit.probes import spread
-from gradwright.implicit.systems import System, operator_solve
+from gradwright.implicit.systems import System, alive, operator_solve
 
 
 class HostedSystem(System):
@@ -134,6 +134,7 @@ def hosted_solve(system: Any, b: Tensor, leaves: Any) -> Tensor:
 @hosted_solve.vjp
 def _hosted_vjp(g: Tensor, system: Any, leaves: Any, out: Tensor, needs: Any) -> Any:
     system.require_unchanged()
+    g, out, leaves = *alive([g, out]), alive(leaves or [])
     if system.has_adjoint_solver:
         w = hosted_solve(system.adjoint, g, leaves)
     else:
@@ -145,6 +146,7 @@ def _hosted_vjp(g: Tensor, system: Any, leaves: Any, out: Tensor, needs: Any) ->
 @hosted_solve.jvp
 def _hosted_jvp(t: Any, system: Any, leaves: Any, out: Tensor) -> Any:
     b, moves = t["b"], t["leaves"]
+    (out,), leaves = alive([out]), alive(leaves or [])
     if moves is not None:
         moved = system.push(out, leaves, moves)
         b = -moved if b is None else b - moved

@@ -51,8 +51,10 @@ def refuse_captured(system: System, b: Tensor, leaves: Sequence[Tensor]) -> Call
 
 
 def _refuse_changed(system: System, x: Tensor, leaves: Sequence[Tensor], value: Tensor) -> None:
+    # The transforms that were around may have ended.
+    x, value, *leaves = [torch_compat.bare_sample(tensor) for tensor in (x, value, *leaves)]
     with torch.no_grad():
-        now = system.apply(x, [leaf.detach() for leaf in leaves])
+        now = system.apply(x, leaves)
     allowed = torch.finfo(value.dtype).eps ** 0.5 * value.abs().max()
     if not bool(((now - value).abs() <= allowed).all()):
         raise RuleError(

@@ -103,6 +103,11 @@ def _operator_solve(
     return _solve(system.adjoint if transposed else system, b, leaves, factors)
 
 
+def alive(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors that were saved, perhaps within a transform that has ended since, as that of a solve around."""
+    return [torch_compat.unwrap_dead(tensor) for tensor in tensors]
+
+
 class System:
     """An operator ``x -> matvec(x, *params)``, or its conjugate transpose, without the tensors in ``params``."""
 
@@ -242,6 +247,7 @@ def _solve(system: Any, b: Tensor, leaves: Any, factors: Any) -> Tensor:
 @_solve.vjp
 def _solve_vjp(g: Tensor, system: Any, leaves: Any, factors: Any, out: Tensor, needs: Any) -> Any:
     system.require_unchanged()
+    g, out, leaves, factors = *alive([g, out]), alive(leaves or []), alive(factors or [])
     w = _solve(system.adjoint, g, leaves, factors)
     return {"b": w, "leaves": system.pull(out, leaves, -w) if needs["leaves"] else None}
 
@@ -249,6 +255,7 @@ def _solve_vjp(g: Tensor, system: Any, leaves: Any, factors: Any, out: Tensor, n
 @_solve.jvp
 def _solve_jvp(t: Any, system: Any, leaves: Any, factors: Any, out: Tensor) -> Any:
     b, moves = t["b"], t["leaves"]
+    (out,), leaves, factors = alive([out]), alive(leaves or []), alive(factors or [])
     if moves is not None:
         moved = system.push(out, leaves, moves)
         b = -moved if b is None else b - moved
