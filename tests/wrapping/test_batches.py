@@ -340,3 +340,42 @@ def test_constants_are_the_same_for_all_samples(method: str) -> None:
     torch.testing.assert_close(torch.func.jacrev(lambda x: function(x, constant))(batch[0]), matrix.T)
     assert set(shapes) == {(3, 3)}
     assert constant.flags.writeable
+
+
+def test_the_gradient_of_a_sample_that_failed_is_nan_too() -> None:
+    @gw.external(out=gw.spec(()), on_error="nan")
+    def root(x: np.ndarray) -> Any:
+        if x < 0:
+            raise ValueError("negative")
+        return np.sqrt(x)
+
+    @root.register_vjp
+    def root_vjp(g: Any, x: Any) -> Any:
+        return g * 0.5 * np.abs(x) ** -0.5  # a number for every x
+
+    x = torch.tensor([4.0, -4.0, 16.0], dtype=torch.float64)
+    slopes = torch.func.vmap(torch.func.grad(root))(x)
+    torch.testing.assert_close(slopes, torch.tensor([0.25, torch.nan, 0.125], dtype=x.dtype), equal_nan=True)
+    leaf = x.clone().requires_grad_()
+    (slopes,) = torch.autograd.grad(torch.func.vmap(root)(leaf).sum(), leaf)
+    torch.testing.assert_close(slopes, torch.tensor([0.25, torch.nan, 0.125], dtype=x.dtype), equal_nan=True)
+
+
+def test_the_backward_of_a_batch_uses_the_outputs_that_were_kept() -> None:
+    calls = []
+
+    @gw.external(out=gw.spec(()))
+    def norm(x: np.ndarray) -> Any:
+        calls.append(1)
+        return np.sqrt((x * x).sum())
+
+    @norm.register_vjp
+    def norm_vjp(g: Any, x: Any, out: Any) -> Any:
+        return g * x / out
+
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    torch.func.vmap(norm)(x)  # the first call looks closer
+    calls.clear()
+    (slopes,) = torch.autograd.grad(torch.func.vmap(norm)(x).sum(), x)
+    torch.testing.assert_close(slopes, (x / x.norm(dim=1, keepdim=True)).detach())
+    assert len(calls) == 4

@@ -113,6 +113,9 @@ def each(
     parts: list[Sequence[Any] | None] = []
     results = None if pool is None else _in_pool(calculus, kind, batch, pool, needed)
     for number, index in enumerate(batch.indices()):
+        if kind == "pull" and host.on_error == "nan" and _is_filled(batch.sample(index)):
+            parts.append(None)
+            continue
         try:
             parts.append(run(index) if results is None else results[number](index))
         except ExternalError as error:
@@ -121,6 +124,12 @@ def each(
             parts.append(_instead(calculus, error, index, batch, kind))
     known = empties(kind, batch)
     return stacked(parts, batch, host.name, known)
+
+
+def _is_filled(sample: Batch) -> bool:
+    """Tell whether the result of a sample was filled with nan, since it failed."""
+    outs = [out for out in sample.outs or () if out is not None and out.size]
+    return bool(outs) and all(out.dtype.kind in "fc" and bool(np.isnan(out).all()) for out in outs)
 
 
 def _instead(calculus: Calculus, error: ExternalError, index: tuple[int, ...], batch: Batch, kind: str) -> Any:

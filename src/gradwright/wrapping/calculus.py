@@ -77,6 +77,12 @@ class Calculus:
         second = "hvp" in self.rules or self.second_order == "differences"
         return 0 if not first else min(1 + second, self.max_order)
 
+    @property
+    def wants_out(self) -> bool:
+        """Whether the VJP rule asks for the output, or it must tell which samples of a batch have failed."""
+        rule = self.rules.get("vjp")
+        return self.host.on_error == "nan" or (rule is not None and "out" in rule.asks)
+
     # ---------------------------------------------------------------- first order
 
     def pull(self, at: Point, g: Sequence[Any], needed: Sequence[bool]) -> Arrays:

@@ -150,8 +150,8 @@ class ForeignFunction:
     def _rules(self) -> list[Rule]:
         names = tuple(a.name for a in self.arguments)
         vjp = self.calculus.rules.get("vjp")
-        asks = set() if vjp is None else set(vjp.asks)
-        extra = tuple(word for word in ("out", "residuals") if word in asks)
+        keeps = vjp is not None and "residuals" in vjp.asks
+        extra = ("out",) * self.calculus.wants_out + ("residuals",) * keeps
         rules = [Rule(self._vmap, "vmap", names), *self.tensor_rules.values()]
         if not self.tensor_rules:
             rules.append(self._vjp_rule(extra))

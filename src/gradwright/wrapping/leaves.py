@@ -176,8 +176,9 @@ class Leaves:
         nondiff = tuple(a.name for i, a in enumerate(self.arguments) if i not in self.places and a.kind != "static")
         options = Options(op=None if self.op is None else f"{self.op}_{kind}", vmap="none", nondiff=nondiff)
         definition = Definition(name, forward, tuple(arguments), options, foreign=self.foreign)
+        with_out = self._with_out(kind)
         rules = [
-            Rule(self._vjp(kind, names), "vjp", (*names, "needs")),
+            Rule(self._vjp(kind, names), "vjp", (*names, "out", "needs") if with_out else (*names, "needs")),
             Rule(self._jvp(kind, names), "jvp", names),
             Rule(self._vmap(kind), "vmap", names),
         ]
@@ -187,6 +188,10 @@ class Leaves:
             rule.function.__name__ = f"{name}_{rule.kind}"
         made: Callable[..., Any] = build(definition, *rules)
         return made
+
+    def _with_out(self, kind: Kind) -> bool:
+        """Tell whether a map keeps what it returned: the rule asks for it, and would compute it again."""
+        return kind == "batch" and self.marshal.calculus.wants_out
 
     def _given(self, kind: Kind, values: Sequence[Any]) -> Given:
         left = iter(values)
@@ -202,10 +207,16 @@ class Leaves:
 
     def _vjp(self, kind: Kind, names: Sequence[str]) -> Callable[..., Any]:
         places = [self.arguments[i].name for i in self.places]
+        with_out = self._with_out(kind)
 
         def rule(c: Any, *values: Any) -> dict[str, Any]:
             *values, needs = values  # type: ignore[assignment]
+            out = None
+            if with_out:
+                *values, out = values  # type: ignore[assignment]
             at = self._given(kind, values)
+            if out is not None:
+                at.outs = listed(out)
             asked = {word: any(needs[n] for n in names if n.startswith(f"gw{word}_")) for word in ("g", "t", "u")}
             moved = [needs[name] for name in places]
             found: dict[str, Any] = {}
@@ -230,7 +241,7 @@ class Leaves:
         if kind in ("curve", "bend") and by_args:
             raise RuleError(self.marshal.calculus.third_message)
         ways: dict[Kind, dict[str, tuple[bool, Kind, dict[str, Any]]]] = {
-            "batch": {"args": (by_args, "pull", {"g": c, "needed": moved})},
+            "batch": {"args": (by_args, "pull", {"g": c, "needed": moved, "outs": at.outs})},
             "pull": {"g": (asked["g"], "push", {"t": c}), "args": (by_args, "curve", {"g": at.g, "t": c})},
             "push": {"t": (asked["t"], "pull", {"g": c}), "args": (by_args, "curve", {"g": c, "t": at.t})},
             "curve": {
