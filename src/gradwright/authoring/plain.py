@@ -107,15 +107,19 @@ def _forward_source(definition: Definition, rule: Rule, form: Form) -> list[str]
     else:
         asks, by_keyword = names, tuple(a.name for a in definition.arguments if a.keyword_only)
     edits = f"({', '.join(_edits_of(definition.arguments[i]) for i in definition.candidates)},)"
-    lines += [
-        "    try:",
-        f"        gw_edits = {edits}",
-        "    except gw_RuntimeError:",
-        "        gw_edits = None",
-        f"    gw_out = gw_fn({passed(asks, by_keyword)})",
-        f"    if gw_edits is not None and gw_edits != {edits}:",
-        "        gw_edited()",
-    ]
+    call = f"    gw_out = gw_fn({passed(asks, by_keyword)})"
+    if definition.foreign is not None:  # the memory that it is given is locked
+        lines.append(call)
+    else:
+        lines += [
+            "    try:",
+            f"        gw_edits = {edits}",
+            "    except gw_RuntimeError:",
+            "        gw_edits = None",
+            call,
+            f"    if gw_edits is not None and gw_edits != {edits}:",
+            "        gw_edited()",
+        ]
     if form.keeps:
         return [*lines, f"    return gw_split({', '.join(['gw_out', *candidates])})"]
     if form.outputs is not None:

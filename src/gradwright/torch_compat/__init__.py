@@ -143,11 +143,6 @@ def may_move(tensor: torch.Tensor) -> bool:
     return forward_mode_on() and forward_ad.unpack_dual(tensor).tangent is not None
 
 
-def anything_around() -> bool:
-    """Tell whether a transform, forward mode or a recorder may be around what runs now; if in doubt, one is."""
-    return modes() > 0 or transforms_active() or forward_mode_on()
-
-
 def checkpointing() -> bool:
     """Tell whether ``torch.utils.checkpoint`` is around, which runs what is in it again in the backward."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)

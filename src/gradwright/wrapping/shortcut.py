@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradwright.authoring.rules import Argument, Rule
-from gradwright.torch_compat import anything_around, modes
+from gradwright.torch_compat import forward_mode_on, modes
 from gradwright.wrapping.arrays import DTYPES, LONE, READABLE
 from gradwright.wrapping.marshal import Marshal
 from gradwright.wrapping.outputs import Like
@@ -38,6 +38,22 @@ def dtype_of(marshal: Marshal) -> Any:
     return None if marshal.dtype is None else np.dtype(DTYPES[marshal.dtype])
 
 
+def handover_of(wanted: Any, every: bool) -> Callable[[Any], Any]:
+    """Return what makes an argument an array that lies in the memory of a tensor and is read-only.
+
+    ``every`` says that there are no arguments but tensors; constants are passed as they are, and stay as they are.
+    """
+
+    def locked(tensor: Any) -> Any:
+        array = tensor.detach().numpy()
+        if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
+            raise TypeError
+        array.setflags(write=False)
+        return array
+
+    return locked if every else lambda value: locked(value) if isinstance(value, Tensor) else value
+
+
 def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function on tensors; ``places`` are the positions of those among its ``number`` arguments.
 
@@ -46,22 +62,17 @@ def forward_of(marshal: Marshal, places: Sequence[int], number: int, general: Ca
     host, declared = marshal.calculus.host, marshal.declared
     function = host.function
     model = None if declared is None else host.names.index(declared.place_of(declared.out))
-    every = len(places) == number
     wanted = dtype_of(marshal)
+    hand_over = handover_of(wanted, len(places) == number)
 
     def forward(*values: Any) -> Any:
         # The first call, or several outputs; it writes into its arguments; perhaps something records.
         if host.number is not None or host.writes or modes():
             return general(*values)
         try:
-            arrays = [v.detach().numpy() if every or isinstance(v, Tensor) else v for v in values]
+            arrays = [*map(hand_over, values)]
         except (TypeError, RuntimeError, AttributeError):  # the last: an array as default, in the place of a tensor
             return general(*values)
-        # Constants are passed as they are, and stay as they are.
-        for array in arrays if every else [a for a, v in zip(arrays, values) if a is not v]:
-            if wanted is not None and array.dtype is not wanted and array.dtype.kind in "fc":
-                return general(*values)
-            array.setflags(write=False)
         host.calls += 1
         try:
             out = function(*arrays)
@@ -91,33 +102,32 @@ def pull_of(
     calculus = marshal.calculus
     host, places = calculus.host, calculus.places
     names = (*host.names, *extra)
-    asked = [names.index(name) for name in rule.asks]
+    asked = None if rule.asks == names else [names.index(name) for name in rule.asks]
     function = rule.function
     own = [host.names[place] for place in places]
     number, place = len(host.names), places[0]
     sole: Any = {own[0]: True} if len(places) == 1 else None
     """What is needed; of several it is asked for."""
     wanted = dtype_of(marshal)
+    hand_over = handover_of(wanted, every)
 
     def pull(g: Any, *values: Any) -> Any:
         needs = sole
         if needs is None:
             *values, needs = values  # type: ignore[assignment]
-        if host.writes or is_grad_enabled() or anything_around():
+        # What is inside of a transform has no memory of its own, and is refused below.
+        if host.writes or is_grad_enabled() or modes() or forward_mode_on():
             return long_way(g, *values, needs)
         try:
-            arrays = [v.detach().numpy() if every or isinstance(v, Tensor) else v for v in values]
+            arrays = [*map(hand_over, values)]
             cotangent = g.numpy()
         except (TypeError, RuntimeError, AttributeError):
             return long_way(g, *values, needs)
-        handed = arrays if every else [a for a, v in zip(arrays, values) if a is not v]
-        if wanted is not None and others_than(wanted, (cotangent, *handed)):
+        if wanted is not None and cotangent.dtype is not wanted:
             return long_way(g, *values, needs)
         cotangent.setflags(write=False)
-        for array in handed:
-            array.setflags(write=False)
         try:
-            returned = function(cotangent, *[arrays[i] for i in asked])
+            returned = function(cotangent, *(arrays if asked is None else [arrays[i] for i in asked]))
         except Exception:
             return long_way(g, *values, needs)
         if bare and type(returned) is ndarray and getrefcount(returned) <= LONE:
@@ -135,11 +145,6 @@ def pull_of(
         return dict(zip(own, gradients))
 
     return pull
-
-
-def others_than(wanted: Any, arrays: Sequence[Any]) -> bool:
-    """Tell whether an array of floating numbers has another dtype."""
-    return any(array.dtype is not wanted and array.dtype.kind in "fc" for array in arrays)
 
 
 def all_plain(returned: dict[str, Any], likes: dict[str, Any]) -> dict[str, Tensor] | None:
