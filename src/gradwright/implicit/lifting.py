@@ -11,7 +11,7 @@ from gradwright import torch_compat
 from gradwright.errors import DefinitionError, RuleError, kind_of
 
 
-class _Method(nn.Module):
+class Method(nn.Module):
     """A method of a module as a module, so that it can be called with other parameters."""
 
     def __init__(self, owner: nn.Module, method: Callable[..., Any]) -> None:
@@ -20,6 +20,7 @@ class _Method(nn.Module):
         self.method = method
 
     def forward(self, *args: Any) -> Any:
+        """Call the method."""
         return self.method(*args)
 
 
@@ -44,7 +45,7 @@ class Lifted:
         if isinstance(function, nn.Module):
             self.module = function
         elif isinstance(owner, nn.Module):
-            self.module = _Method(owner, function)
+            self.module = Method(owner, function)
 
     @property
     def name(self) -> str:
