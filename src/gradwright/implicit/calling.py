@@ -94,6 +94,7 @@ class Solve:
         remake: Remake,
         solver: Callable[..., Any] | None = None,
     ) -> None:
+        equation = equation if solver is None else equation.solved_by(solver)
         self._equation, self._settings, self._native, self._remake = equation, settings, native, remake
         self._solver = solver
         own = solver is None
@@ -131,8 +132,8 @@ class Solve:
 
     def __repr__(self) -> str:
         """Name the equation, and the solver where it is the user's."""
-        by = "" if self._solver is None else f" by {self._solver.__name__}"
-        return f"<{self._equation.name}{by}>"
+        main = self._equation.main
+        return f"<{main.made} by {main.solver}>" if main.solver else f"<{main.made}>"
 
     def __reduce__(self) -> Any:
         """Pickle by name where the decorator put this object, else by what it is made of."""
@@ -230,7 +231,7 @@ class Solve:
             if "does not require grad" not in str(error):
                 raise
             raise RuleError(
-                f"{self._equation.name}: the solver {self._solver.__name__!r} differentiates, but solvers run with "
+                f"{self._equation.name}: the solver differentiates, but solvers run with "
                 "gradients off; expected `with torch.enable_grad():` around that part; what it does is not recorded "
                 "for the gradient of the solution in any case."
             ) from error

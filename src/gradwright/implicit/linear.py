@@ -13,6 +13,7 @@ from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.errors import ArgumentError, DefinitionError, kind_of
 from gradwright.implicit.calling import Declared
+from gradwright.implicit.captured import named
 from gradwright.implicit.hosted import HostedSystem, hosted_solve
 from gradwright.implicit.lifting import Lifted
 from gradwright.implicit.matrix import matrix_solve
@@ -174,7 +175,8 @@ class LinearSolve:
         arrays: bool = False,
     ) -> None:
         self.matvec, self.options = matvec, options
-        self.lifted = Lifted("linear_solve", "matvec", matvec)
+        lifted = Lifted("linear_solve", "matvec", matvec)
+        self.lifted = lifted if solver is None else lifted.solved_by(solver)
         self.solver, self.transpose_solver, self.arrays = solver, transpose_solver, arrays
         self.looked = False
         """True once a call has shown that ``matvec`` is linear."""
@@ -221,8 +223,9 @@ class LinearSolve:
         name = self.lifted.name
         watch = None
         if b.numel():
-            system = System(self._product, structure, self.options, name)
-            watch = refuse_captured(system, b, leaves)
+            called = name if self.solver is None else f"{self.__name__}: {name}"
+            system = System(self._product, structure, self.options, called)
+            watch = refuse_captured(system, b, leaves, lambda: named(self.lifted))
             self.looked = self.looked or require_linear(system, b, leaves)
         if self.solver is None:
             return operator_solve(self._product, b, params, options=self.options, name=name, watch=watch)
