@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import gradwright as gw
 from gradwright.checking.subject import as_subject
+from gradwright.errors import DefinitionError, RuleError
 
 F64 = torch.float64
 CHEAP = ("matches-differences", "matches-surrogate", "modes-agree", "inputs-untouched")
@@ -221,6 +222,28 @@ def test_a_method_stays_a_function_since_its_module_would_be_put_into_itself() -
     assert not isinstance(owner.solve, nn.Module)
     assert list(owner.state_dict()) == ["weight"]
     assert copy.deepcopy(owner).float().eval()(somewhere().float()).dtype is torch.float32
+
+
+@pytest.mark.parametrize("kind", ["fixed_point", "linear_solve"])
+@pytest.mark.parametrize("use", [lambda m: m.eval(), lambda m: m.float(), lambda m: m.state_dict()])
+def test_a_module_within_itself_is_refused_where_torch_would_never_end(kind: str, use: Callable[[Any], Any]) -> None:
+    class Itself(Cell if kind == "fixed_point" else Spread):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.solve = getattr(gw.implicit, kind)(self)
+
+    with pytest.raises(DefinitionError, match=rf"within itself.*write gw\.implicit\.{kind}\(self\.forward\)"):
+        use(Itself())
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_module_that_was_replaced_is_refused(kind: str) -> None:
+    made, names = MADE[kind]
+    solve = made()
+    what = names[-1].partition(".")[0]
+    setattr(solve, what, copy.deepcopy(getattr(solve, what)))
+    with pytest.raises(RuleError, match=rf"its module '{what}' was replaced"):
+        Network(solve)(somewhere())
 
 
 def test_a_function_stays_a_function() -> None:

@@ -17,7 +17,7 @@ from gradwright.implicit.captured import named
 from gradwright.implicit.hosted import HostedSystem, hosted_solve
 from gradwright.implicit.lifting import Lifted
 from gradwright.implicit.matrix import matrix_solve
-from gradwright.implicit.modules import reference, referred, state_of
+from gradwright.implicit.modules import Around, reference, referred, state_of
 from gradwright.implicit.options import Assumed, IllConditioned, Method, SolveOptions
 from gradwright.implicit.probes import refuse_captured, require_linear
 from gradwright.implicit.systems import System, operator_solve, refuse_export
@@ -247,15 +247,17 @@ class LinearSolve:
         return f"<linear solve {self.__name__}>"
 
 
-class LinearSolveModule(nn.Module, LinearSolve):
+class LinearSolveModule(Around, LinearSolve):
     """A :class:`LinearSolve` that registers the user's module, as ``matvec``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        nn.Module.__init__(self)
+        Around.__init__(self)
         LinearSolve.__init__(self, *args, **kwargs)
+        self.register((self.lifted,))
 
     def forward(self, *args: Any) -> Any:
         """Solve, or decorate a solver."""
+        self.require_same()
         return LinearSolve.__call__(self, *args)
 
     @property
