@@ -147,9 +147,42 @@ def test_where_nothing_can_be_seen_nothing_is_said() -> None:
     gradient(gw.implicit.root(square, linear="gmres"), f64(1.0), f64(0.0))
 
 
+def test_of_the_rows_of_a_jacobian_the_first_is_looked_at() -> None:
+    shapes: list[torch.Size] = []
+
+    def solve(b: Tensor, transposed: bool) -> Tensor:
+        shapes.append(torch.func.debug_unwrap(b, recurse=True).shape)
+        return b
+
+    def row(w: Tensor) -> Tensor:
+        folds.look_for_fold(
+            "f", lambda z: z - 1, f64(1.0, 1.5, 1.0), w, solve, transposed=True, options=gw.implicit.SolveOptions()
+        )
+        return w
+
+    torch.func.vmap(row)(torch.eye(3, dtype=F64))
+    assert shapes == [(3,), (3,)]
+    two = gw.implicit.root(lambda r, a: r * r - a)
+    with pytest.warns(IllConditionedWarning, match="off by 50%"):
+        torch.func.jacrev(lambda a: two(torch.ones(2, dtype=F64), a))(torch.zeros(2, dtype=F64))
+
+
 def test_what_is_looked_at_leaves_the_derivatives_alone() -> None:
     solve = gw.implicit.root(lambda r, a: r**3 + r - a)(
         lambda z0, a: gw.implicit.root(lambda r, a: r**3 + r - a)(z0, a) + 1e-9
     )
     a = f64(2.0)
     torch.testing.assert_close(torch.func.hessian(lambda a: solve(f64(0.5), a))(a), f64(-6 / 64), rtol=1e-7, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor")
+def test_an_equation_that_refuses_the_point_beside_the_solution_is_not_accused() -> None:
+    def residual(z: Tensor, a: Tensor) -> Tensor:
+        if bool(z < 0):
+            raise ValueError("negative")
+        return z + a
+
+    solve = gw.implicit.root(residual)(lambda z0, a: z0 * 0)
+    assert gradient(solve, f64(1.0), f64(1e-9)) == -1
+    solve = gw.implicit.root(lambda z, a: z + a + 0 * z.sqrt())(lambda z0, a: z0 * 0 + 1e-10)
+    assert gradient(solve, f64(1.0), f64(1e-9)) == -1

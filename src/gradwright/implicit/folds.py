@@ -41,7 +41,8 @@ def look_for_fold(
     """Warn where ``w``, which was solved for at ``z``, is another where the equation holds better.
 
     It takes the equation twice, with a product of its derivative each time, and two solves. Of a batch the worst
-    counts. How the parameters enter the equation is not looked at: that changes as little as the solution.
+    counts, of a batch of cotangents alone the first. How the parameters enter the equation is not looked at: that
+    changes as little as the solution.
 
     Raises:
         SingularMatrixError: it is, and that is to be an error.
@@ -49,6 +50,9 @@ def look_for_fold(
     if options.on_ill_conditioned == "ignore" or torch_compat.anywhere(torch.isnan(w)) is None:
         return
     z, w = z.detach(), w.detach()
+    if torch.func.debug_unwrap(z, recurse=True).numel() == z.numel():
+        # Many cotangents of one solution, as in a Jacobian, would each cost as much again: the first stands for all.
+        w = torch_compat.bare_sample(w)
 
     def product(pull: Callable[..., tuple[Tensor]]) -> Tensor:
         pushed = pull if transposed else torch.func.vjp(lambda c: pull(c)[0], torch.zeros_like(w))[1]
@@ -59,7 +63,10 @@ def look_for_fold(
         value, here = torch.func.vjp(function, z)[:2]
         if not torch_compat.anywhere(value != 0):  # the solution is exact, or hidden
             return
-        there = torch.func.vjp(function, z - solve(value, False))[1]
+        try:
+            there = torch.func.vjp(function, z - solve(value, False))[1]
+        except Exception:  # the user's function refuses what is beside the solution: nothing is known of it
+            return
         change = solve(product(there) - product(here), transposed).abs().amax() / w.abs().amax()
         error = torch.func.debug_unwrap(change, recurse=True).nan_to_num(0.0).max().item()
     if error <= DOUBT:
