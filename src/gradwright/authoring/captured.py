@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import inspect
 import textwrap
-from collections.abc import Iterator, Sequence
-from types import CodeType, FunctionType
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -100,6 +101,41 @@ def warn_of_captured(definition: Definition, values: Sequence[Any]) -> None:
             f"gradient from the rule, or use `{next(iter(found))}.detach()`, or `requires_grad_(False)` on a module, "
             "if it is meant as a constant."
         )
+
+
+def captured_names(function: Any, moves: Callable[[Tensor], bool]) -> list[str]:
+    """Return what a function reaches beside its arguments where tensors move, under the names that it has there."""
+    found: dict[str, None] = {}
+    pending, looked = [function], set()
+    while pending:
+        function = pending.pop()
+        if id(function) in looked:
+            continue
+        looked.add(id(function))
+        if isinstance(function, functools.partial):
+            given = {**{f"argument {i} of partial": v for i, v in enumerate(function.args)}, **function.keywords}
+            found.update(dict.fromkeys(name for name, value in given.items() if _moved(value, moves)))
+            pending.append(function.func)
+            continue
+        function = function.forward if isinstance(function, torch.nn.Module) else function
+        owner = getattr(function, "__self__", None)
+        function = getattr(function, "__func__", function)
+        for name, value in _reached(function, owner):
+            if isinstance(value, (FunctionType, MethodType, functools.partial)):
+                pending.append(value)
+            elif name != "self" and _moved(value, moves):
+                found[name] = None
+            else:
+                kept = {f"{name}.{key}": part for key, part in getattr(value, "__dict__", {}).items()}
+                used = (key for key in kept if key.rpartition(".")[2] in function.__code__.co_names)
+                found.update(dict.fromkeys(key for key in used if _moved(kept[key], moves)))
+    return list(found)
+
+
+def _moved(value: Any, moves: Callable[[Tensor], bool]) -> bool:
+    """Tell whether a tensor in a value moves; of a module, one of its parameters."""
+    parts = list(value.parameters()) if isinstance(value, torch.nn.Module) else trees.tensors_in(value)
+    return any(moves(tensor) for tensor in parts)
 
 
 def _reached(function: Any, owner: Any) -> Iterator[tuple[str, Any]]:

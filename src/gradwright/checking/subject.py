@@ -219,9 +219,12 @@ def as_subject(target: Any, name: str | None = None) -> Subject:
     if torch_compat.is_operator(target):
         return _operator_subject(target, name)
     if isinstance(target, torch.nn.Module):
-        file, line = _location(type(target))
-        parameters = _parameters(target.forward)
-        return Subject(name or type(target).__name__, "module", target, parameters, file, line)
+        # One that gradwright made of the user's own is named for those.
+        definition = _definition(target)
+        own = target if definition is None else definition.source
+        file, line = _location(type(own) if isinstance(own, torch.nn.Module) else own)
+        parameters = _parameters(getattr(target, "__wrapped__", target.forward))
+        return Subject(name or _callable_name(own), "module", target, parameters, file, line)
     if isinstance(target, type) and issubclass(target, torch.nn.Module):
         raise SubjectTypeError(
             f"{target.__name__}: this is a module class; expected an instance; "

@@ -7,7 +7,7 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from gradwright.implicit.equations import Equation, Given
 from gradwright.implicit.natives import Native
 from gradwright.implicit.options import Method, SolveOptions
 from gradwright.implicit.plan import Backward, Plan, Task
+
+Remake: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+"""What ``root`` or its like was called with."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,17 @@ class Solve:
     Call it as ``solve(z0, *params)``. Before it is called so, it is also a decorator for any other solver.
     """
 
+    __qualname__: str
+
     def __init__(
         self,
         equation: Equation,
         settings: Settings,
         native: Native,
-        remake: tuple[Any, ...],
+        remake: Remake,
         solver: Callable[..., Any] | None = None,
     ) -> None:
+        equation = equation if solver is None else equation.solved_by(solver)
         self._equation, self._settings, self._native, self._remake = equation, settings, native, remake
         self._solver = solver
         own = solver is None
@@ -126,16 +132,15 @@ class Solve:
 
     def __repr__(self) -> str:
         """Name the equation, and the solver where it is the user's."""
-        by = "" if self._solver is None else f" by {self._solver.__name__}"
-        return f"<{self._equation.name}{by}>"
+        main = self._equation.main
+        return f"<{main.made} by {main.solver}>" if main.solver else f"<{main.made}>"
 
     def __reduce__(self) -> Any:
         """Pickle by name where the decorator put this object, else by what it is made of."""
-        name, module = getattr(self, "__qualname__", ""), getattr(self, "__module__", "")
-        if self._solver is not None and getattr(importlib.import_module(module), name, None) is self:
-            return name
+        if self._solver is not None and found_under(self.__module__, getattr(self, "__qualname__", "")) is self:
+            return self.__qualname__
         made, args, options = self._remake
-        return _made_again, (made, args, options, self._solver)
+        return made_again, (made, args, options, self._solver)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Be a method, where a solver that is one was decorated."""
@@ -149,7 +154,7 @@ class Solve:
     def __call__(self, *args: Any) -> Any:
         """Solve, from ``z0``, for the given parameters; or, given one function, decorate that."""
         if self._solver is None and len(args) == 1 and _is_solver(args[0]):
-            return Solve(self._equation, self._settings, self._native, self._remake, args[0])
+            return type(self)(self._equation, self._settings, self._native, self._remake, args[0])
         if not args:
             raise ArgumentError(f"{self._equation.name}: it was called without arguments; expected solve(z0, *params).")
         message = (
@@ -226,7 +231,7 @@ class Solve:
             if "does not require grad" not in str(error):
                 raise
             raise RuleError(
-                f"{self._equation.name}: the solver {self._solver.__name__!r} differentiates, but solvers run with "
+                f"{self._equation.name}: the solver differentiates, but solvers run with "
                 "gradients off; expected `with torch.enable_grad():` around that part; what it does is not recorded "
                 "for the gradient of the solution in any case."
             ) from error
@@ -283,7 +288,13 @@ class Solve:
         return torch_compat.unflatten(found, structure)
 
 
-def _made_again(made: Any, args: Sequence[Any], options: dict[str, Any], solver: Any) -> Any:
+def found_under(module: str, name: str) -> Any:
+    """Return what a Python module has under a name, or None."""
+    return getattr(importlib.import_module(module), name, None)
+
+
+def made_again(made: Any, args: Sequence[Any], options: dict[str, Any], solver: Any) -> Any:
+    """Return a solve, from what ``root`` or its like was called with, and what it decorates."""
     solve = made(*args, **options)
     return solve if solver is None else solve(solver)
 

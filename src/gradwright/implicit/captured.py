@@ -9,8 +9,10 @@ from torch import Tensor
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
+from gradwright.authoring.captured import captured_names
 from gradwright.errors import RuleError
 from gradwright.implicit.equations import Equation, Given
+from gradwright.implicit.lifting import Lifted
 
 
 def refuse_captured_around(
@@ -45,7 +47,15 @@ def captured_error(equation: Equation) -> RuleError:
     """Build the error for a tensor that is not passed."""
     return RuleError(
         f"{equation.name}: it uses a tensor that requires grad, or that a transform is at, without receiving it as an "
-        "argument, so that no gradient would arrive there; expected everything that is trained among the arguments; "
-        f"call solve(z0, theta) and write `def {equation.main.name}(z, theta)`, give the module itself (or a method of "
-        "it) in place of a function that uses it, or use `.detach()` on what is a constant."
+        f"argument{named(*equation.functions)}, so that no gradient would arrive there; expected everything that is "
+        f"trained among the arguments; call solve(z0, theta) and write `def {equation.main.name}(z, theta)`, give the "
+        "module itself (or a method of it) in place of a function that uses it, or use `.detach()` on what is a "
+        "constant."
     )
+
+
+def named(*functions: Lifted) -> str:
+    """Return the names of what functions use without receiving it, in brackets, as far as they are seen."""
+    with torch_compat.forward_mode_enabled():
+        found = {f"`{name}`": None for each in functions for name in captured_names(each.function, torch_compat.moves)}
+    return f" ({', '.join(found)})" if found else ""

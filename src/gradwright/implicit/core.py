@@ -50,7 +50,7 @@ def make(plan: Plan) -> Callable[[Task, list[Tensor], list[Tensor]], list[Tensor
             try:
                 return together(task, dims, moved, rest), 0
             except (RuntimeError, NotImplementedError) as error:
-                if isinstance(error, GradwrightError):
+                if isinstance(error, GradwrightError) and not isinstance(error.__cause__, RuntimeError):
                     raise
                 # What the user's function does cannot be done to batches; a loop asks for less.
         rows = []

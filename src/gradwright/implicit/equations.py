@@ -8,7 +8,8 @@ Lagrangian beside the constraints themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -51,7 +52,15 @@ class Equation:
     @property
     def name(self) -> str:
         """What the equation is called in messages."""
-        return f"gw.implicit.{self.user}({self.main.name})"
+        return self.main.title
+
+    def solved_by(self, solver: Callable[..., Any]) -> Equation:
+        """Return the same equation under a decorated solver, which messages name."""
+        other = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Lifted):
+                setattr(other, name, value.solved_by(solver))
+        return other
 
     def vector(self, unknown: trees.Structure, given: Given, z: Sequence[Tensor], rest: Sequence[Tensor]) -> Tensor:
         """Return ``F``, one number for each unknown."""

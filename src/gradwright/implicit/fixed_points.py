@@ -11,6 +11,7 @@ from gradwright.errors import OptionError, unknown_choice
 from gradwright.implicit import solvers
 from gradwright.implicit.calling import Settings, Solve
 from gradwright.implicit.equations import FixedPoint
+from gradwright.implicit.modules import solve_of
 from gradwright.implicit.natives import OnVectors
 from gradwright.implicit.options import Method, SolveOptions
 from gradwright.implicit.plan import Backward
@@ -42,7 +43,8 @@ def fixed_point(
     where iterating ``f`` would not converge.
 
     Arguments:
-        f: a function of PyTorch operations that returns tensors like ``z``; of a module the parameters get gradients.
+        f: a function of PyTorch operations that returns tensors like ``z``; of a module the parameters get gradients,
+            and what is returned is a module, which registers it as ``function``.
         has_aux, arrays, tol_residual, linear, tol, max_steps: as for :func:`root`.
         backward: ``"exact"``, or one of two surrogates, which are cheaper and not the derivative: ``"one-step"`` uses
             ``w = v``, the derivative of ``f(z, *params)`` with ``z`` as a constant (Fung et al., 2022; Bolte et al.,
@@ -79,4 +81,4 @@ def fixed_point(
     solver = functools.partial(solvers.anderson, tol=tol, max_steps=max_steps, memory=memory)
     settings = Settings.of(equation, has_aux, arrays, tol_residual, linear, {"tol": tol, "max_steps": max_steps})
     settings = replace(settings, backward=backward, steps=steps if backward == "neumann" else 0)
-    return Solve(equation, settings, OnVectors(equation, solver), (fixed_point, (f,), options))
+    return solve_of(equation, settings, OnVectors(equation, solver), (fixed_point, (f,), options))

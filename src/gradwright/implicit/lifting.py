@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,8 +11,11 @@ from torch import Tensor, nn
 from gradwright import torch_compat
 from gradwright.errors import DefinitionError, RuleError, kind_of
 
+_OUT_OF_REACH = ("Can't call numpy() on Tensor", "Cannot access data pointer of Tensor that doesn't have storage")
+"""What PyTorch says of a tensor that is given to NumPy, while autograd or a transform of ``torch.func`` is at it."""
 
-class _Method(nn.Module):
+
+class Method(nn.Module):
     """A method of a module as a module, so that it can be called with other parameters."""
 
     def __init__(self, owner: nn.Module, method: Callable[..., Any]) -> None:
@@ -20,6 +24,7 @@ class _Method(nn.Module):
         self.method = method
 
     def forward(self, *args: Any) -> Any:
+        """Call the method."""
         return self.method(*args)
 
 
@@ -37,6 +42,8 @@ class Lifted:
                 f"parameters; write gw.implicit.{user}({what}), where `def {what}(z, *params)` returns tensors."
             )
         self.user, self.what, self.function = user, what, function
+        self.solver = ""
+        """The name of the solver that is decorated, if one is."""
         owner = getattr(function, "__self__", None)
         self.owner: Any = function if isinstance(function, nn.Module) else owner
         """The module of the user's."""
@@ -44,12 +51,28 @@ class Lifted:
         if isinstance(function, nn.Module):
             self.module = function
         elif isinstance(owner, nn.Module):
-            self.module = _Method(owner, function)
+            self.module = Method(owner, function)
 
     @property
     def name(self) -> str:
         """What the function is called in messages."""
         return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+    @property
+    def made(self) -> str:
+        """What was made of the function, as it was written."""
+        return f"gw.implicit.{self.user}({self.name})"
+
+    @property
+    def title(self) -> str:
+        """What that is called in messages: a solver that is decorated comes first."""
+        return f"{self.solver}: {self.made}" if self.solver else self.made
+
+    def solved_by(self, solver: Callable[..., Any]) -> Lifted:
+        """Return the same for a solver that is decorated."""
+        other = copy.copy(self)
+        other.solver = str(getattr(solver, "__name__", type(solver).__name__))
+        return other
 
     def weights(self) -> dict[str, Tensor]:
         """Return the parameters of the module, by name; none where there is no module."""
@@ -72,10 +95,10 @@ class Lifted:
                 places = torch_compat.module_places(self.module)
                 return torch_compat.call_module(self.module, places, weights, args)
         except RuntimeError as error:
-            if not str(error).startswith("Can't call numpy() on Tensor"):
+            if not str(error).startswith(_OUT_OF_REACH):
                 raise
             raise RuleError(
-                f"gw.implicit.{self.user}({self.name}): the {self.what} hands a tensor to NumPy, where its derivative "
+                f"{self.title}: the {self.what} hands a tensor to NumPy, where its derivative "
                 "ends; expected functions of PyTorch, since only the solver gets arrays; write torch.cos for np.cos, "
                 "or make it a function of tensors with gw.external."
             ) from error

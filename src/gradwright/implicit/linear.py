@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradwright import torch_compat
 from gradwright.authoring import trees
 from gradwright.errors import ArgumentError, DefinitionError, kind_of
+from gradwright.implicit.calling import Declared
+from gradwright.implicit.captured import named
 from gradwright.implicit.hosted import HostedSystem, hosted_solve
 from gradwright.implicit.lifting import Lifted
 from gradwright.implicit.matrix import matrix_solve
+from gradwright.implicit.modules import Around, reference, referred, state_of
 from gradwright.implicit.options import Assumed, IllConditioned, Method, SolveOptions
 from gradwright.implicit.probes import refuse_captured, require_linear
 from gradwright.implicit.systems import System, operator_solve, refuse_export
@@ -78,7 +81,8 @@ def linear_solve(
     Arguments:
         A: square matrices of floating point or complex dtype, of shape ``(..., n, n)``; or a function of PyTorch
             operations that is linear in its first argument, which has the shape of ``b``, and returns that shape. The
-            parameters of a module, or of the owner of a method, get gradients too.
+            parameters of a module, or of the owner of a method, get gradients too. For a module what is returned is a
+            module, which registers it as ``matvec``.
         b: of shape ``(n,)``, ``(..., n, k)``, or that of ``A`` without its last dimension.
         method: ``"direct"``, ``"gmres"``, ``"cg"`` (with ``assume_a="pos"``) or ``"auto"``: direct for a matrix and up
             to ``direct_up_to`` unknowns (1,000), iterative beyond. Or a function ``(matvec, rmatvec, b) -> x`` of flat
@@ -137,7 +141,8 @@ def linear_solve(
         raise DefinitionError(
             "linear_solve: got a function and b at once; expected `linear_solve(matvec)(b, *params)`; move b."
         )
-    return LinearSolve(A, chosen, transpose_solver=transpose_solver, arrays=arrays)
+    kind = LinearSolveModule if isinstance(A, nn.Module) else LinearSolve
+    return kind(A, chosen, transpose_solver=transpose_solver, arrays=arrays)
 
 
 def _options(given: dict[str, Any]) -> SolveOptions:
@@ -170,13 +175,16 @@ class LinearSolve:
         arrays: bool = False,
     ) -> None:
         self.matvec, self.options = matvec, options
-        self.lifted = Lifted("linear_solve", "matvec", matvec)
+        lifted = Lifted("linear_solve", "matvec", matvec)
+        self.lifted = lifted if solver is None else lifted.solved_by(solver)
         self.solver, self.transpose_solver, self.arrays = solver, transpose_solver, arrays
         self.looked = False
         """True once a call has shown that ``matvec`` is linear."""
-        functools.update_wrapper(self, solver or matvec)
-        self.__qualname__ = getattr(self, "__qualname__", type(solver or matvec).__name__)
-        self.__name__ = getattr(solver or matvec, "__name__", type(solver or matvec).__name__)
+        named = solver or matvec
+        if not isinstance(named, nn.Module):  # of a module all its attributes would be copied
+            functools.update_wrapper(self, named)
+        self.__qualname__ = getattr(named, "__qualname__", type(named).__name__)
+        self.__name__ = getattr(named, "__name__", type(named).__name__)
         options.check(self.__name__)
         if transpose_solver is not None and not callable(transpose_solver):
             raise DefinitionError(
@@ -190,7 +198,7 @@ class LinearSolve:
             if self.solver is not None:
                 raise DefinitionError(f"{self.__name__}: it has a solver already; expected b and the parameters.")
             own, arrays = self.transpose_solver, self.arrays
-            return LinearSolve(self.matvec, self.options, solver=args[0], transpose_solver=own, arrays=arrays)
+            return type(self)(self.matvec, self.options, solver=args[0], transpose_solver=own, arrays=arrays)
         refuse_export(self.__name__)
         b, *params = args or (None,)
         if not isinstance(b, Tensor) or not (b.is_floating_point() or b.is_complex()):
@@ -215,8 +223,9 @@ class LinearSolve:
         name = self.lifted.name
         watch = None
         if b.numel():
-            system = System(self._product, structure, self.options, name)
-            watch = refuse_captured(system, b, leaves)
+            called = name if self.solver is None else f"{self.__name__}: {name}"
+            system = System(self._product, structure, self.options, called)
+            watch = refuse_captured(system, b, leaves, lambda: named(self.lifted))
             self.looked = self.looked or require_linear(system, b, leaves)
         if self.solver is None:
             return operator_solve(self._product, b, params, options=self.options, name=name, watch=watch)
@@ -236,3 +245,40 @@ class LinearSolve:
 
     def __repr__(self) -> str:
         return f"<linear solve {self.__name__}>"
+
+
+class LinearSolveModule(Around, LinearSolve):
+    """A :class:`LinearSolve` that registers the user's module, as ``matvec``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        Around.__init__(self)
+        LinearSolve.__init__(self, *args, **kwargs)
+        self.register((self.lifted,))
+
+    def forward(self, *args: Any) -> Any:
+        """Solve, or decorate a solver."""
+        self.require_same()
+        return LinearSolve.__call__(self, *args)
+
+    @property
+    def __custom_gradient__(self) -> Declared:
+        """What a check is to know."""
+        return Declared(self.solver or self.matvec, None)
+
+    def _get_name(self) -> str:
+        return LinearSolve.__repr__(self).strip("<>")
+
+    def __reduce__(self) -> Any:
+        """Keep the state of a module beside the parts, also where the decorator gave it a name."""
+        parts = (
+            self.matvec,
+            self.options,
+            self.transpose_solver,
+            self.arrays,
+            self.solver and reference(self, self.solver),
+        )
+        return _module_again, parts, state_of(self, ("options", "lifted", "solver", "transpose_solver", "arrays"))
+
+
+def _module_again(matvec: Any, options: SolveOptions, transpose_solver: Any, arrays: bool, solver: Any) -> Any:
+    return LinearSolveModule(matvec, options, solver=referred(solver), transpose_solver=transpose_solver, arrays=arrays)

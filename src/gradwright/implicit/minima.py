@@ -11,6 +11,7 @@ from gradwright.errors import unknown_choice
 from gradwright.implicit import solvers
 from gradwright.implicit.calling import Settings, Solve
 from gradwright.implicit.kkt import Stationary
+from gradwright.implicit.modules import solve_of
 from gradwright.implicit.natives import Native
 from gradwright.implicit.options import Method, SolveOptions
 from gradwright.implicit.packing import Shapes, pack
@@ -50,7 +51,7 @@ def argmin(
 
     Arguments:
         objective: a function of PyTorch operations that returns one real number; of a module the parameters get
-            gradients.
+            gradients, and what is returned is a module, which registers it as ``objective`` (and ``constraints``).
         constraints: a function ``e(z, *params)`` that is zero where the constraints hold. They must be independent of
             each other. Inequalities are not differentiated: give those that are active at the solution.
         has_aux, arrays, tol_residual, linear, tol, max_steps: as for :func:`root`.
@@ -80,7 +81,7 @@ def argmin(
     equation = Stationary("argmin", objective, constraints)
 
     settings = Settings.of(equation, has_aux, arrays, tol_residual, linear, own)
-    return Solve(equation, settings, _Minimise(equation, method, own), (argmin, (objective,), options))
+    return solve_of(equation, settings, _Minimise(equation, method, own), (argmin, (objective,), options))
 
 
 class _Minimise(Native):

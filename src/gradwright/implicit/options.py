@@ -40,7 +40,9 @@ class SolveOptions:
         restart: after how many steps GMRES starts anew.
         assume_a: ``"pos"`` for Hermitian and positive definite operators, as in SciPy.
         on_ill_conditioned: what happens where the condition number, of the matrix with its rows and columns scaled,
-            is above ``ill_conditioned``. With ``"ignore"`` it is not estimated.
+            is above ``ill_conditioned``; and for ``root``, ``fixed_point`` and ``argmin`` where one more step of
+            Newton's method would change a gradient by 5 %, as near a fold. With ``"ignore"`` neither is estimated, and
+            with methods that are not direct neither can be.
         ill_conditioned: by default ``eps ** (-2 / 3)``: 2.7e10 in float64, 4e4 in float32.
         direct_up_to: up to how many unknowns ``"auto"`` is direct.
     """

@@ -26,8 +26,12 @@ def spread(like: Tensor, phase: float = 0.3) -> Tensor:
     return values.reshape(like.shape)
 
 
-def refuse_captured(system: System, b: Tensor, leaves: Sequence[Tensor]) -> Callable[[], None] | None:
+def refuse_captured(
+    system: System, b: Tensor, leaves: Sequence[Tensor], names: Callable[[], str]
+) -> Callable[[], None] | None:
     """Refuse an operator that uses tensors without receiving them, which would get no gradient.
+
+    ``names`` tells what they are called.
 
     Returns:
         what raises once the operator is another than now, None where that cannot be seen.
@@ -42,10 +46,10 @@ def refuse_captured(system: System, b: Tensor, leaves: Sequence[Tensor]) -> Call
         value = system.apply(spread(torch_compat.bare_sample(b)), constants)
     if torch_compat.moves(value):
         raise RuleError(
-            f"{system.name}: it uses a tensor that requires grad, or that a transform is at, without receiving it, so "
-            "that no gradient would arrive there; expected every such tensor among its arguments; pass it after b and "
-            "let the function take it after x, give the module itself (or a method of it) in place of a function that "
-            "uses it, or use `.detach()` on what is a constant."
+            f"{system.name}: it uses a tensor that requires grad, or that a transform is at, without receiving "
+            f"it{names()}, so that no gradient would arrive there; expected every such tensor among its arguments; "
+            "pass it after b and let the function take it after x, give the module itself (or a method of it) in place "
+            "of a function that uses it, or use `.detach()` on what is a constant."
         )
     return functools.partial(_refuse_changed, system, spread(torch_compat.bare_sample(b)), constants, value.detach())
 

@@ -9,6 +9,7 @@ from typing import Any
 from gradwright.implicit import solvers
 from gradwright.implicit.calling import Settings, Solve
 from gradwright.implicit.equations import Equation
+from gradwright.implicit.modules import solve_of
 from gradwright.implicit.natives import OnVectors
 from gradwright.implicit.options import Method, SolveOptions
 
@@ -44,7 +45,9 @@ def root(
 
     Arguments:
         residual: a function of PyTorch operations (or one made by ``gw.external``) that returns as many numbers as
-            ``z`` has. Where it is an ``nn.Module`` or a method of one, its parameters get gradients too.
+            ``z`` has. Where it is an ``nn.Module`` or a method of one, its parameters get gradients too. For a module
+            what is returned is a module as well, which registers it as ``residual``; for a method it is a function, as
+            it is kept in the module itself (``self.solve = root(self.residual)``).
         has_aux: the result is ``(z, aux)``; a decorated solver returns such a pair, the default one gives a
             :class:`Status`. Under ``vmap`` aux is a list, with one for each sample.
         arrays: the decorated solver gets NumPy arrays for tensors, and may return arrays or numbers.
@@ -85,4 +88,4 @@ def root(
     equation = Equation("root", residual)
     native = OnVectors(equation, functools.partial(solvers.newton, tol=tol, max_steps=max_steps))
     settings = Settings.of(equation, has_aux, arrays, tol_residual, linear, {"tol": tol, "max_steps": max_steps})
-    return Solve(equation, settings, native, (root, (residual,), options))
+    return solve_of(equation, settings, native, (root, (residual,), options))

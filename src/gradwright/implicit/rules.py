@@ -13,6 +13,7 @@ from gradwright import torch_compat
 from gradwright.authoring.derive import smooth
 from gradwright.authoring.seal import may_be_differentiated, seal
 from gradwright.implicit.convergence import directional
+from gradwright.implicit.folds import look_for_fold
 from gradwright.implicit.packing import Shapes, pack
 from gradwright.implicit.plan import Plan, Task
 from gradwright.implicit.systems import operator_solve
@@ -83,6 +84,21 @@ def _solved(
 
         return torch.func.vjp(function, pack(tensors[:count]))[1](w)[0]  # type: ignore[no-any-return]
 
+    def look(w: Tensor, solve: Callable[[Tensor, bool], Tensor]) -> None:
+        def function(vector: Tensor) -> Tensor:
+            return plan.equation.vector(structure, given, shapes.unpack(vector), fixed)
+
+        fixed = [t.detach() for t in rest]
+        look_for_fold(
+            plan.equation.name,
+            function,
+            pack(z),
+            w,
+            lambda b, transposed: solve(b, not transposed),
+            transposed=transposed,
+            options=plan.options,
+        )
+
     # The operator is the transposed derivative, one product in reverse mode; forward mode asks for its transpose.
     if plan.backward == "exact":
         return operator_solve(
@@ -92,6 +108,7 @@ def _solved(
             transposed=not transposed,
             options=plan.options,
             name=plan.equation.name,
+            look=look,
         )
     step = functools.partial(_step, plan, task, z, rest, transposed=transposed)
     w = b

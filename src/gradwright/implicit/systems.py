@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from gradwright.implicit.options import SolveOptions
 DIRECT_AFTER_ALL = 5000
 """Up to how many unknowns the matrix is formed where ``method="auto"`` did not get there without: 200 MB in float64."""
 
+Look: TypeAlias = Callable[[Tensor, Callable[[Tensor, bool], Tensor]], None]
+"""Gets a solution and what solves the same system, or the transposed one, for other right sides."""
+
 
 def operator_solve(
     matvec: Callable[..., Any],
@@ -37,6 +40,7 @@ def operator_solve(
     options: SolveOptions = SolveOptions(),  # noqa: B008  # it cannot be changed
     name: str | None = None,
     watch: Callable[[], None] | None = None,
+    look: Look | None = None,
 ) -> Tensor:
     """Return the solution ``x`` of ``matvec(x, *params) = b``, differentiable in ``b`` and ``params`` to any order.
 
@@ -48,6 +52,7 @@ def operator_solve(
         options: method, accuracy, and what happens where the operator is ill-conditioned.
         name: of the user's function, for messages; by default that of ``matvec``.
         watch: called before a derivative is computed; raises where the operator is another by then.
+        look: called with the solution and a function ``solve(b, transposed)``, where the method is direct.
 
     Raises:
         SingularMatrixError: there is no unique solution; or the matrix is ill-conditioned, and that is to be an error.
@@ -60,11 +65,11 @@ def operator_solve(
     if torch.compiler.is_dynamo_compiling():
         return torch_compat.call_untraced(  # type: ignore[no-any-return]
             _operator_solve,
-            (matvec, b, params, transposed, options, title, watch),
+            (matvec, b, params, transposed, options, title, watch, look),
             f"{title}: torch.compile cannot record a linear solve whose result is checked; leave fullgraph=True away, "
             "so that it is run between two graphs.",
         )
-    return _operator_solve(matvec, b, params, transposed, options, title, watch)
+    return _operator_solve(matvec, b, params, transposed, options, title, watch, look)
 
 
 def refuse_export(name: str) -> None:
@@ -88,6 +93,7 @@ def _operator_solve(
     options: SolveOptions,
     name: str,
     watch: Callable[[], None] | None,
+    look: Look | None,
 ) -> Tensor:
     dense.require_wide(name, b)
     leaves: list[Tensor] = []
@@ -100,7 +106,10 @@ def _operator_solve(
     if options.resolved(b.numel()) == "direct":
         matrix = system.matrix([leaf.detach() for leaf in leaves], b)
         factors = dense.factorised(name, matrix, options)
-    return _solve(system.adjoint if transposed else system, b, leaves, factors)
+    x = _solve(system.adjoint if transposed else system, b, leaves, factors)
+    if factors and look is not None:
+        look(x, lambda b, transposed: dense.solved(factors, b.reshape(-1, 1), adjoint=transposed).reshape(b.shape))
+    return x
 
 
 def alive(tensors: Sequence[Tensor]) -> list[Tensor]:
