@@ -379,3 +379,15 @@ def test_the_backward_of_a_batch_uses_the_outputs_that_were_kept() -> None:
     (slopes,) = torch.autograd.grad(torch.func.vmap(norm)(x).sum(), x)
     torch.testing.assert_close(slopes, (x / x.norm(dim=1, keepdim=True)).detach())
     assert len(calls) == 4
+
+
+def test_a_batch_of_no_cotangents() -> None:
+    @gw.external(out=gw.like("x"))
+    def double(x: np.ndarray) -> Any:
+        return 2 * x
+
+    double.register_jacobian(lambda x: 2 * np.eye(len(x)))
+    x = torch.ones(3, dtype=torch.float64)
+    _, pull = torch.func.vjp(double, x)
+    (found,) = torch.func.vmap(pull)(torch.zeros(0, 3, dtype=torch.float64))
+    assert found.shape == (0, 3)

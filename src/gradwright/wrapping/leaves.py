@@ -14,7 +14,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,11 +26,10 @@ from gradwright.authoring.foreign import Foreign
 from gradwright.authoring.rules import Argument, Rule
 from gradwright.authoring.seal import may_be_differentiated
 from gradwright.errors import RuleError
-from gradwright.wrapping.marshal import Marshal
+from gradwright.wrapping.marshal import MapName, Marshal
 from gradwright.wrapping.samples import Samples
 
-Kind: TypeAlias = Literal["batch", "pull", "push", "curve", "bend"]
-GIVEN: dict[Kind, tuple[str, ...]] = {
+GIVEN: dict[MapName, tuple[str, ...]] = {
     "batch": (),
     "pull": ("g",),
     "push": ("t",),
@@ -38,7 +37,7 @@ GIVEN: dict[Kind, tuple[str, ...]] = {
     "bend": ("t", "u"),
 }
 """What a map is given besides the arguments of the function: cotangents, one an output, or tangents, one a place."""
-BACK: dict[Kind, str] = {"batch": "outs", "pull": "places", "push": "outs", "curve": "places", "bend": "outs"}
+BACK: dict[MapName, str] = {"batch": "outs", "pull": "places", "push": "outs", "curve": "places", "bend": "outs"}
 """What a map returns one tensor for."""
 _BY_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
@@ -68,7 +67,7 @@ class Leaves:
     module: str
     qualname: str
     op: str | None
-    made: dict[Kind, Callable[..., Any]] = field(default_factory=dict)
+    made: dict[MapName, Callable[..., Any]] = field(default_factory=dict)
     on_tensors: Callable[[Sequence[Any]], Any] | None = None
     """The function as the user calls it, where its rules are on tensors and these maps have no derivative."""
 
@@ -80,7 +79,7 @@ class Leaves:
 
     def call(
         self,
-        kind: Kind,
+        kind: MapName,
         args: Sequence[Any],
         *,
         batch: int = 0,
@@ -130,7 +129,7 @@ class Leaves:
         """Tell whether an argument may be no tensor: by a default of None, or of an array."""
         return argument.kind != "tensor" or argument.default is not inspect.Parameter.empty
 
-    def _outs(self, kind: Kind) -> int:
+    def _outs(self, kind: MapName) -> int:
         """Return how many outputs a map is given; the function itself, whose first call shows how many, gets none."""
         return 0 if kind == "batch" else self._number
 
@@ -141,7 +140,7 @@ class Leaves:
 
     # ---------------------------------------------------------------- making them
 
-    def _make(self, kind: Kind) -> Callable[..., Any]:
+    def _make(self, kind: MapName) -> Callable[..., Any]:
         arguments = [Argument("gw_batch", "static", inspect.Parameter.empty, _BY_KEYWORD)]
         for word in GIVEN[kind]:
             # an output of whole numbers has no cotangent, and an argument that is not there no tangent
@@ -189,11 +188,11 @@ class Leaves:
         made: Callable[..., Any] = build(definition, *rules)
         return made
 
-    def _with_out(self, kind: Kind) -> bool:
+    def _with_out(self, kind: MapName) -> bool:
         """Tell whether a map keeps what it returned: the rule asks for it, and would compute it again."""
         return kind == "batch" and self.marshal.calculus.wants_out
 
-    def _given(self, kind: Kind, values: Sequence[Any]) -> Given:
+    def _given(self, kind: MapName, values: Sequence[Any]) -> Given:
         left = iter(values)
         batch = next(left)
         found: dict[str, list[Any]] = {"g": [], "t": [], "u": []}
@@ -205,7 +204,7 @@ class Leaves:
 
     # ---------------------------------------------------------------- their rules
 
-    def _vjp(self, kind: Kind, names: Sequence[str]) -> Callable[..., Any]:
+    def _vjp(self, kind: MapName, names: Sequence[str]) -> Callable[..., Any]:
         places = [self.arguments[i].name for i in self.places]
         with_out = self._with_out(kind)
 
@@ -230,7 +229,7 @@ class Leaves:
         return rule
 
     def _backward(
-        self, kind: Kind, at: Given, c: list[Any], asked: Mapping[str, bool], moved: Sequence[bool]
+        self, kind: MapName, at: Given, c: list[Any], asked: Mapping[str, bool], moved: Sequence[bool]
     ) -> dict[str, list[Any]]:
         """Return the gradients of what a map was given, for the cotangents ``c`` of what it returned."""
         by_args = any(moved)
@@ -240,7 +239,7 @@ class Leaves:
             return {"args": [next(gradients) if needed else None for needed in moved]}
         if kind in ("curve", "bend") and by_args:
             raise RuleError(self.marshal.calculus.third_message)
-        ways: dict[Kind, dict[str, tuple[bool, Kind, dict[str, Any]]]] = {
+        ways: dict[MapName, dict[str, tuple[bool, MapName, dict[str, Any]]]] = {
             "batch": {"args": (by_args, "pull", {"g": c, "needed": moved, "outs": at.outs})},
             "pull": {"g": (asked["g"], "push", {"t": c}), "args": (by_args, "curve", {"g": at.g, "t": c})},
             "push": {"t": (asked["t"], "pull", {"g": c}), "args": (by_args, "curve", {"g": c, "t": at.t})},
@@ -259,7 +258,7 @@ class Leaves:
             if wanted
         }
 
-    def _jvp(self, kind: Kind, names: Sequence[str]) -> Callable[..., Any]:
+    def _jvp(self, kind: MapName, names: Sequence[str]) -> Callable[..., Any]:
         def rule(t: Mapping[str, Any], *values: Any) -> Any:
             at = self._given(kind, values)
             moving = self._given(kind, [t.get(name) for name in names])
@@ -272,7 +271,7 @@ class Leaves:
 
         return rule
 
-    def _forward(self, kind: Kind, at: Given, moving: Given, along: list[Any]) -> Any:
+    def _forward(self, kind: MapName, at: Given, moving: Given, along: list[Any]) -> Any:
         """Give the terms of the tangents of what a map returned: one for each of what it was given that moves."""
         args, batch = at.args, at.batch
         g = [zero_like(a) if a is not None and b is None else b for a, b in zip(at.g, moving.g)]
@@ -297,7 +296,7 @@ class Leaves:
         else:
             raise RuleError(self.marshal.calculus.third_message)
 
-    def _vmap(self, kind: Kind) -> Callable[..., Any]:
+    def _vmap(self, kind: MapName) -> Callable[..., Any]:
         def rule(info: Any, in_dims: Any, batch: int, *values: Any) -> Any:
             self.marshal.require_batches()
             dims = list(in_dims)[1:]

@@ -114,10 +114,9 @@ class Marshal:
         """Return a gradient as a tensor like the argument that it is for."""
         if grad.dtype.kind == "c" and not primal.is_complex():
             grad = np.real(grad)
-        # A rule may hand out what it keeps, or the cotangent itself.
-        return tensor_of(
-            grad if grad.base is None and grad.flags.owndata else np.array(grad), primal.dtype, primal.device
-        )
+        # What differences return for several arguments lies in one memory.
+        own = grad if grad.base is None and grad.flags.owndata else np.array(grad)
+        return tensor_of(own, primal.dtype, primal.device)
 
     def _as_declared(self, out: Any, like: Tensor, i: int) -> Tensor:
         which = "" if self.outputs == 1 else f" as output {i}"
@@ -194,7 +193,8 @@ class Marshal:
             whole = batch.expanded() if self.vmap_method == "expand_dims" and kind == "batch" else batch.broadcast()
             at = Point(self.calculus.host, whole.args, whole.outs)
             return self._checked(kind, self._single(kind, at, whole.leading, needed), batch)
-        if batch.shared and kind == "pull" and "jacobian" in self.calculus.rules and "vjp" not in self.calculus.rules:
+        by_jacobian = "jacobian" in self.calculus.rules and "vjp" not in self.calculus.rules
+        if batch.shared and batch.size and kind == "pull" and by_jacobian:
             first = batch.sample(next(iter(batch.indices())))
             rows = self.calculus.jacobian(Point(self.calculus.host, first.args, first.outs))
             shapes = [np.shape(first.args[place]) for place in self.calculus.places]
