@@ -1,3 +1,4 @@
+import gc
 import math
 import signal
 import sys
@@ -132,3 +133,24 @@ def test_an_import_is_not_cut_off(tmp_path, monkeypatch):
 
         spin(5)
     assert sys.modules.pop("slow_to_import").finished
+
+
+def test_what_swallows_an_exception_is_not_stopped_but_what_comes_after_it() -> None:
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.1)
+
+    def collecting(phase: str, info: object) -> None:
+        time.sleep(0.05)
+
+    for swallows in ("finaliser", "collector"):
+        gc.callbacks.append(collecting)
+        try:
+            with pytest.raises(TimeLimitError), time_limit(0.02):
+                if swallows == "finaliser":
+                    Slow()
+                else:
+                    gc.collect()
+                time.sleep(60)
+        finally:
+            gc.callbacks.remove(collecting)

@@ -81,7 +81,7 @@ def test_the_numbers_and_the_first_line_of_an_exception_are_kept():
     assert result.torch.got == (9.0,)
     assert result.torch.error == pytest.approx(0.5)
     assert run_one(made(no_derivative)).torch.message == (
-        "NotImplementedError: the derivative for 'it' is not implemented."
+        "NotImplementedError: the derivative for 'it' is not implemented"
     )
 
 

@@ -8,6 +8,7 @@ everything in another process, and ends that.
 
 from __future__ import annotations
 
+import gc
 import math
 import signal
 import threading
@@ -47,7 +48,8 @@ class time_limit:  # noqa: N801 - used like a function
     Blocks may be nested; whichever limit ends first is raised, and an outer limit that ended is raised again in the
     outer block even if the inner one swallowed it. A timer and a handler that somebody else had installed are put back.
     An infinite limit is no limit. An import is never cut off: half a module would be left behind for the rest of the
-    process (torch imports parts of itself at the first backward), so the limit is raised when the import has ended.
+    process (torch imports parts of itself at the first backward), so the limit is raised when the import has ended; so it
+    is after a finaliser or a callback of the garbage collector, where Python swallows what is raised.
 
     Example:
         >>> with time_limit(1.0):
@@ -126,15 +128,21 @@ def _on_alarm(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     for limit in _active:  # the outermost first
         if limit._deadline is not None and limit._deadline <= now + _SMALLEST:
-            if _is_importing(frame) and now < limit._deadline + _LONGEST_IMPORT:
+            if _must_go_on(frame) and now < limit._deadline + _LONGEST_IMPORT:
                 signal.setitimer(signal.ITIMER_REAL, 0.02)
                 return
             raise TimeLimitError(f"took longer than {limit.seconds:g} s")
 
 
-def _is_importing(frame: FrameType | None) -> bool:
+def _must_go_on(frame: FrameType | None) -> bool:
+    """Tell whether code runs that is not to be stopped now: an import, or what swallows whatever is raised in it.
+
+    That are finalisers, and callbacks of the garbage collector, as JAX installs one.
+    """
+    collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
     while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+        code = frame.f_code
+        if code.co_filename == "<frozen importlib._bootstrap>" or code.co_name == "__del__" or code in collecting:
             return True
         frame = frame.f_back
     return False
