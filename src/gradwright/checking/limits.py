@@ -48,8 +48,8 @@ class time_limit:  # noqa: N801 - used like a function
     Blocks may be nested; whichever limit ends first is raised, and an outer limit that ended is raised again in the
     outer block even if the inner one swallowed it. A timer and a handler that somebody else had installed are put back.
     An infinite limit is no limit. An import is never cut off: half a module would be left behind for the rest of the
-    process (torch imports parts of itself at the first backward), so the limit is raised when the import has ended; so it
-    is after a finaliser or a callback of the garbage collector, where Python swallows what is raised.
+    process (torch imports parts of itself at the first backward), so the limit is raised when the import has ended. So
+    it is after a finaliser or a callback of the garbage collector, where Python swallows what is raised.
 
     Example:
         >>> with time_limit(1.0):
