@@ -519,3 +519,33 @@ def test_two_functions_of_one_definition_do_not_take_each_others_gradient(x):
     assert gradient(torch.compile(old, backend="aot_eager"), x).tolist() == [14] * 3
     assert gradient(torch.compile(new, fullgraph=True, backend="aot_eager"), x).tolist() == [21] * 3
     assert gradient(recorded, x).tolist() == [21] * 3
+
+
+@pytest.mark.compile
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_exported_programs_use_the_rule_of_today() -> None:
+    """What PyTorch keeps of compiled programs on disk is looked up by their operations, and not by the rules."""
+    name = fresh()
+
+    def declared(factor: float) -> Any:
+        @gw.custom_gradient(op=name)
+        def scaled(x: Tensor) -> Tensor:
+            return torch.sin(x)
+
+        scaled.vjp(lambda g, x: factor * g * torch.cos(x))
+        return scaled
+
+    first = declared(2.0)
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return first(x).sum()
+
+    x = torch.ones(3, requires_grad=True)
+    program = torch.export.export(Model(), (x,)).module()
+    for factor in (2.0, 5.0):
+        torch._dynamo.reset()
+        declared(factor)
+        (found,) = torch.autograd.grad(torch.compile(program)(x), x)
+        torch.testing.assert_close(found, factor * torch.cos(x.detach()))

@@ -185,6 +185,25 @@ def test_a_program_for_a_derivative_may_have_places(x) -> None:
     torch.testing.assert_close(torch.autograd.grad(program(x).sum(), x)[0], 2 * x.detach())
 
 
+@pytest.mark.parametrize(("form", "save"), [("npz", "np.savez"), ("json", "")])
+def test_gradients_by_name(form, save, x) -> None:
+    """A program that names the gradients may write them in any order, and leave out what is zero."""
+    read = "d = np.load(sys.argv[1]); " if save else "import json; d = json.load(open(sys.argv[1])); "
+    read += "y, x, *g = (np.asarray(d[n]) for n in ('y', 'x', 'g') if n in d); "
+    put = ("np.savez(sys.argv[2], %s)" if save else "json.dump(dict(%s), open(sys.argv[2], 'w'))").__mod__
+    back = "" if save else ".tolist()"
+    forward = put(f"out=(y * x**2){back}")
+    both, one = put(f"x=(2 * g[0] * x * y){back}, y=(g[0] * x**2){back}"), put(f"x=(2 * g[0] * x * y){back}")
+    command = [sys.executable, "-c", NUMPY + read + forward, "{in}", "{out}"]
+    y = x.flip(0).clone().requires_grad_()
+    x.requires_grad_()
+    for written, slope in ((both, x.detach() ** 2), (one, torch.zeros(3, dtype=torch.float64))):
+        vjp = [sys.executable, "-c", NUMPY + read + written, "{in}", "{out}"]
+        program = gw.executable(command, write=form, read=form, arguments=("y", "x"), vjp=vjp)
+        found = torch.autograd.grad(program(y, x).sum(), (y, x), materialize_grads=True)
+        torch.testing.assert_close(found, (slope, 2 * (x * y).detach()))
+
+
 def test_it_is_checked_like_any_other(x) -> None:
     program = square(vjp=lambda g, x: 2 * g * x, cache=1000)
     report = gw.check(program, x, level="quick")

@@ -412,3 +412,15 @@ def test_residuals_are_made_again_where_the_call_was_recorded() -> None:
     x = torch.ones(2, dtype=torch.float64, requires_grad=True)
     graph = make_fx(lambda x: torch.autograd.grad(function(x).sum(), x)[0])(x)
     compare(graph(torch.zeros(2, dtype=torch.float64)), 3 * torch.ones(2, dtype=torch.float64), 0.0)
+
+
+def test_functions_of_a_factory_have_names_of_this_process_only() -> None:
+    """Which is declared first may be another one in another process, which would run it in an exported program."""
+
+    def scaled(factor: float) -> Any:
+        return gw.external(lambda x: factor * x, out=gw.like(0), derivative=gw.fd())
+
+    first, second = (scaled(factor).external.leaves.op.rpartition("_") for factor in (2.0, 3.0))
+    assert first[0] == second[0]
+    assert first[2] != second[2]
+    assert len(first[2]) == len(second[2]) == 12  # random, and no count

@@ -168,3 +168,11 @@ def test_the_order_in_memory_is_what_was_declared() -> None:
             batch = torch.func.vmap(function)(torch.stack([x, x]))
             assert batch[0].stride() == stride
             torch.testing.assert_close(batch[1], 2 * x)
+
+
+@pytest.mark.parametrize("dtype", [None, "float64"])
+@pytest.mark.parametrize("out", [gw.like(0), gw.spec(())])
+def test_no_imaginary_part_is_dropped(dtype: Any, out: Any) -> None:
+    function = gw.external(lambda x: np.sqrt(x.astype(complex) - 2), out=out, dtype=dtype)
+    with pytest.raises(ExternalError, match=r"complex128.*out declares float64; .*return its real part, or correct"):
+        function(X if out == gw.like(0) else X[0])

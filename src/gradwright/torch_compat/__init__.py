@@ -54,6 +54,7 @@ from gradwright.torch_compat.recording import compiler_watches as compiler_watch
 from gradwright.torch_compat.recording import is_exporting as is_exporting
 from gradwright.torch_compat.recording import is_recording as is_recording
 from gradwright.torch_compat.recording import modes as modes
+from gradwright.torch_compat.recording import never_from_disk as never_from_disk
 from gradwright.torch_compat.recording import reset_compiler as reset_compiler
 from gradwright.torch_compat.recording import run_by_compiler as run_by_compiler
 from gradwright.torch_compat.recording import untraced as untraced

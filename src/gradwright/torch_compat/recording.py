@@ -72,6 +72,17 @@ def is_exporting() -> bool:
     return tell is not None and bool(tell())
 
 
+def never_from_disk(token: str) -> None:
+    """Have what is compiled from now on in this process looked up on disk by this token, too (from torch 2.7)."""
+    try:
+        config: Any = importlib.import_module("torch.compiler.config")
+    except ImportError:  # pragma: no cover - depends on the torch version
+        return
+    tag = getattr(config, "cache_key_tag", None)
+    if tag is not None and token not in tag:
+        config.cache_key_tag = tag + token
+
+
 def call_untraced(function: Callable[..., Any], arguments: Sequence[Any], message: str) -> Any:
     """Stop tracing, and call ``function`` as if nothing were compiled.
 

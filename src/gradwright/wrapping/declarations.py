@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import re
 import types
+import uuid
 from collections.abc import Callable, Collection, Sequence
 from types import FunctionType
 from typing import Any, Union, get_args, get_origin
@@ -21,8 +21,6 @@ from gradwright.wrapping.arrays import DTYPES
 from gradwright.wrapping.batches import VMAP_METHODS
 from gradwright.wrapping.calculus import SecondOrder
 
-_LOCAL = itertools.count(1)
-"""Functions inside of functions share their qualified names."""
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "order": ("K", "C", "F"),
     "copy": (None, True, False),
@@ -172,9 +170,14 @@ def signature_of(arguments: Sequence[Argument]) -> inspect.Signature:
 
 
 def operator_name(namespace: str, module: str, qualname: str) -> str:
-    """Return the name of the operator for a function, the same in every process."""
+    """Return the name of the operator for a function, the same in every process.
+
+    Functions inside of functions share their qualified names, and which of them is declared first may be another one
+    in another process. So their names are of this process only: an exported program that has one is refused where it
+    is loaded elsewhere, and never runs another function of that name.
+    """
     module, name = re.sub(r"\W", "_", module).strip("_"), re.sub(r"\W", "_", qualname)
-    return f"{namespace}::{module}_{name}" + (f"_{next(_LOCAL)}" if "<" in qualname else "")
+    return f"{namespace}::{module}_{name}" + (f"_{uuid.uuid4().hex[:12]}" if "<" in qualname else "")
 
 
 def argument_named(name: str, names: Sequence[str], which: Any) -> str:

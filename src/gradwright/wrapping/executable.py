@@ -77,7 +77,8 @@ def executable(
         env: variables of the environment that are added, or taken out where they are None.
         cwd: where it is run instead, for a program that needs what is there.
         vjp, jvp: rules on arrays, or the command of another program, with the same formats: it gets ``g`` (the
-            cotangent) or ``t`` (the tangent) before the arguments, and returns gradients in the order of these.
+            cotangent) or ``t`` (the tangent) before the arguments, and returns gradients in the order of these, or
+            by their names (``"npz"``, ``"json"``).
         hvp: a rule on arrays.
         **options: those of ``gw.external``, such as ``out``, ``derivative=gw.fd()``, ``argnums``, ``workers``,
             ``on_error``, ``cache``. ``dtype`` is float64 by default: other dtypes are cast to it and back.
@@ -186,7 +187,8 @@ def _rule(program: Program, kind: str, word: str, words: tuple[str, ...]) -> Pro
             raise DefinitionError(
                 f"{name}: the command has a place {{{place}}}; expected {', '.join([word, *program.names, *FIXED])}."
             )
-    return Program(name, words, asked, program.write, program.read, program.settings)
+    gradients = program.names if kind == "vjp" else ()
+    return Program(name, words, asked, program.write, program.read, program.settings, gradients)
 
 
 def _module(words: Sequence[str], names: Sequence[str]) -> str:

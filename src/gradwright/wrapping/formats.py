@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Format:
-    """A way to write arguments by name into bytes, and to read an array or a tuple of arrays from bytes."""
+    """A way to write arguments by name into bytes, and to read from bytes an array, a tuple, or a dict by name."""
 
     name: str
     dump: Callable[[Mapping[str, Any]], bytes]
@@ -32,7 +32,7 @@ def _load_npy(data: bytes) -> Any:
     arrays = [np.load(stream, allow_pickle=False)]
     while stream.tell() < len(data):
         arrays.append(np.load(stream, allow_pickle=False))
-    return _one_or_more(arrays)
+    return one_or_more(arrays)
 
 
 def _dump_npz(values: Mapping[str, Any]) -> bytes:
@@ -44,7 +44,7 @@ def _dump_npz(values: Mapping[str, Any]) -> bytes:
 
 def _load_npz(data: bytes) -> Any:
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        return _one_or_more([file[name] for name in file.files])
+        return {name: file[name] for name in file.files}
 
 
 def _dump_txt(values: Mapping[str, Any]) -> bytes:
@@ -71,12 +71,18 @@ def _dump_json(values: Mapping[str, Any]) -> bytes:
 
 def _load_json(data: bytes) -> Any:
     found = json.loads(data)
-    parts = list(found.values()) if isinstance(found, dict) else [found]
     # What is written as 1 may have been 1.0.
-    return _one_or_more([np.asarray(part, dtype=np.float64) for part in parts])
+    if not isinstance(found, dict):
+        return np.asarray(found, dtype=np.float64)
+    return {name: np.asarray(part, dtype=np.float64) for name, part in found.items()}
 
 
-def _one_or_more(arrays: list[Any]) -> Any:
+def one_or_more(arrays: Sequence[Any]) -> Any:
+    """Return the only array, or a tuple of them.
+
+    Raises:
+        ValueError: there is none.
+    """
     if not arrays:
         raise ValueError("there is no array in it")
     return arrays[0] if len(arrays) == 1 else tuple(arrays)

@@ -128,11 +128,12 @@ class Marshal:
         # a number says nothing of its dtype
         lossless = self.dtype is not None or out.ndim == 0 or like.dtype not in DTYPES
         lossless = lossless or out.dtype == np.dtype(DTYPES[like.dtype])
-        if not lossless and not (out.dtype.kind in "iub" and like.dtype.is_floating_point):
+        real = out.dtype.kind == "c" and not like.dtype.is_complex
+        if real or (not lossless and not (out.dtype.kind in "iub" and like.dtype.is_floating_point)):
+            remedy = f"declare dtype=torch.{out.dtype} to have it computed in that and cast back"
             raise ExternalError(
                 f"{self.name}: it returned {out.dtype} {out.shape}{which}; out declares {_short(like.dtype)}; expected "
-                f"the declared dtype; declare dtype=torch.{out.dtype} to have it computed in that and cast back, or "
-                "correct out."
+                f"the declared dtype; {'return its real part' if real else remedy}, or correct out."
             )
         tensor = tensor_of(out, like.dtype, like.device)
         return tensor if tensor.stride() == like.stride() else torch.empty_like(like).copy_(tensor)

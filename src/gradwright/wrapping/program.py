@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gradwright.errors import ArgumentError, describe_exception
-from gradwright.wrapping.formats import Format
+from gradwright.wrapping.formats import Format, one_or_more
 from gradwright.wrapping.groups import Ended, Group
 
 PLACE = re.compile(r"\{\{|\}\}|\{(\w+)\}")
@@ -54,6 +54,7 @@ class Program:
         write: a format, or the user's function.
         read: a format, or the user's function.
         settings: how it is run.
+        gradients: the names of the arguments that it may return gradients of; what it returns by these is taken so.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Program:
     write: Format | Callable[..., Any]
     read: Format | Callable[[Path], Any]
     settings: Settings
+    gradients: tuple[str, ...] = ()
     running: set[Group] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -73,7 +75,7 @@ class Program:
 
     def __reduce__(self) -> Any:
         """Leave what runs here behind."""
-        return Program, (self.name, self.words, self.arguments, self.write, self.read, self.settings)
+        return Program, (self.name, self.words, self.arguments, self.write, self.read, self.settings, self.gradients)
 
     def __call__(self, *values: Any, **keyword: Any) -> Any:
         """Run it; return what was read.
@@ -192,7 +194,10 @@ class Program:
             if not isinstance(self.read, Format):
                 return self.read(directory)
             file = directory / (f"out.{self.read.name}" if "out" in self.places else "stdout.txt")
-            return self.read.load(file.read_bytes())
+            found = self.read.load(file.read_bytes())
+            if not isinstance(found, dict) or (found and set(found) <= set(self.gradients)):
+                return found
+            return one_or_more(list(found.values()))
         except Exception as error:
             raise ProgramError(f"left no output that can be read ({describe_exception(error)})") from error
 
