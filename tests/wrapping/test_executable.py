@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.func import grad, hessian, jacfwd, vmap
+from torch.func import grad, hessian, jacfwd, jvp, vmap
 
 import gradwright as gw
 from gradwright.errors import ArgumentError, DefinitionError, ExternalError, OptionError, RuleError
@@ -487,3 +487,18 @@ def test_it_is_sent_to_other_processes(x) -> None:
 def test_declarations_that_cannot_be_used(command, options, error, message) -> None:
     with pytest.raises(error, match=message):
         gw.executable(command, **options)
+
+
+def test_the_tangents_of_several_arguments_by_another_program(x) -> None:
+    code = NUMPY + "f = open(sys.argv[1], 'rb'); a, b, x, y = (np.load(f) for _ in range(4)); "
+    forward = NUMPY + "f = open(sys.argv[1], 'rb'); x, y = (np.load(f) for _ in range(2)); np.save(sys.argv[2], x * y)"
+    tangent = code + "np.save(sys.argv[2], a * y + x * b)"
+    program = gw.executable(
+        [sys.executable, "-c", forward, "{in}", "{out}"],
+        arguments=("x", "y"),
+        jvp=[sys.executable, "-c", tangent, "{in}", "{out}"],
+    )
+    y = x.flip(0) + 1
+    t = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    assert torch.equal(jvp(program, (x, y), (t, 3 * t))[1], t * y + x * 3 * t)
+    assert torch.equal(jvp(lambda y: program(x, y), (y,), (t,))[1], x * t)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from gradwright.errors import DefinitionError, OptionError, did_you_mean, kind_of, unknown_choice
@@ -77,8 +78,8 @@ def executable(
         env: variables of the environment that are added, or taken out where they are None.
         cwd: where it is run instead, for a program that needs what is there.
         vjp, jvp: rules on arrays, or the command of another program, with the same formats: it gets ``g`` (the
-            cotangent) or ``t`` (the tangent) before the arguments, and returns gradients in the order of these, or
-            by their names (``"npz"``, ``"json"``).
+            cotangent) or ``t`` (the tangent; of several arguments ``t_x``, ``t_y``) before the arguments, and returns
+            gradients in the order of these, or by their names (``"npz"``, ``"json"``).
         hvp: a rule on arrays.
         **options: those of ``gw.external``, such as ``out``, ``derivative=gw.fd()``, ``argnums``, ``workers``,
             ``on_error``, ``cache``. ``dtype`` is float64 by default: other dtypes are cast to it and back.
@@ -117,7 +118,8 @@ def executable(
     call = external(program, **options)
     for kind, word, rule in (("vjp", "g", vjp), ("jvp", "t", jvp), ("hvp", "", hvp)):
         if rule is not None:
-            found = rule if callable(rule) else _rule(program, kind, word, _words(rule, cwd))
+            moving = [program.names[place] for place in call.external.places]
+            found = rule if callable(rule) else _rule(program, kind, word, _words(rule, cwd), moving)
             getattr(call, f"register_{kind}")(found)
     return call
 
@@ -171,7 +173,7 @@ def _parameters(
     return tuple(found)
 
 
-def _rule(program: Program, kind: str, word: str, words: tuple[str, ...]) -> Program:
+def _rule(program: Program, kind: str, word: str, words: tuple[str, ...], moving: Sequence[str]) -> Callable[..., Any]:
     """Return the program that computes a derivative."""
     if not isinstance(program.write, Format):
         raise DefinitionError(
@@ -180,15 +182,32 @@ def _rule(program: Program, kind: str, word: str, words: tuple[str, ...]) -> Pro
         )
     name = f"{program.name}_{kind}"
     places = [place for place in places_in(words) if place not in FIXED]
-    extra = (inspect.Parameter(word, _BY_KEYWORD), *program.arguments)
-    asked = tuple(p for p in extra if p.name in places or p.name == word) if places else extra
+    several = kind == "jvp" and len(moving) > 1
+    given = [f"{word}_{each}" for each in moving] if several else [word]
+    extra = (*(inspect.Parameter(each, _BY_KEYWORD) for each in given), *program.arguments)
+    asked = tuple(p for p in extra if p.name in places or p.name in given) if places else extra
     for place in places:
-        if place not in (word, *program.names):
-            raise DefinitionError(
-                f"{name}: the command has a place {{{place}}}; expected {', '.join([word, *program.names, *FIXED])}."
-            )
+        if place not in (*given, *program.names):
+            known = ", ".join([*given, *program.names, *FIXED])
+            raise DefinitionError(f"{name}: the command has a place {{{place}}}; expected {known}.")
     gradients = program.names if kind == "vjp" else ()
-    return Program(name, words, asked, program.write, program.read, program.settings, gradients)
+    rule = Program(name, words, asked, program.write, program.read, program.settings, gradients)
+    return _of_tangents(rule, program, moving) if several else rule
+
+
+def _of_tangents(rule: Program, program: Program, moving: Sequence[str]) -> Callable[..., Any]:
+    """Return a rule that hands over the tangent of each argument under a name of its own, zeros for None."""
+
+    def of_tangents(t: Mapping[str, Any], *values: Any) -> Any:
+        by_name = dict(zip(program.names, values))
+        for each in moving:
+            by_name[f"t_{each}"] = np.zeros_like(by_name[each]) if t[each] is None else t[each]
+        return rule(*(by_name[each] for each in rule.names))
+
+    of_tangents.__name__ = rule.name
+    leading = inspect.Parameter("t", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    of_tangents.__signature__ = inspect.Signature([leading, *program.arguments])  # type: ignore[attr-defined]
+    return of_tangents
 
 
 def _module(words: Sequence[str], names: Sequence[str]) -> str:
