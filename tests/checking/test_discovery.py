@@ -139,6 +139,17 @@ def test_custom_ops_defined_there_are_found():
     assert names(discover(["ops.py::twice"])) == names(discover(["ops.py::gradwright_discovery::twice"])) != []
 
 
+def test_programs_and_routines_are_found_where_they_were_made():
+    source = """
+    import gradwright as gw
+    copied = gw.executable("cat", out=gw.like("x"), vjp=lambda g: g)
+    """
+    write("programs.py", source)
+    result = discover(["programs.py"])
+    assert names(result) == ["copied"]
+    assert not result.problems
+
+
 def test_main_blocks_do_not_run_and_the_arguments_are_not_gradwrights(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["gradwright", "check", "--only", "x"])
     write(

@@ -9,6 +9,7 @@ other targets go on.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -293,7 +294,8 @@ def _defined(module: ModuleType) -> list[tuple[str, Any]]:
                     found.append((qualname, value))
                 walk(vars(value), qualname + ".")  # type: ignore[arg-type]
             elif has_custom_gradient(value):
-                if value.__module__ == module.__name__:
+                # A routine of a library, or a program, is of no module; it is checked where it was made.
+                if value.__module__ == module.__name__ or value.__module__ not in sys.modules:
                     seen.add(id(value))
                     found.append((prefix + name, value))
             elif torch_compat.is_operator(value):
