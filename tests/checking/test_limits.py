@@ -154,3 +154,14 @@ def test_what_swallows_an_exception_is_not_stopped_but_what_comes_after_it() -> 
                 time.sleep(60)
         finally:
             gc.callbacks.remove(collecting)
+
+
+def test_a_limit_that_was_swallowed_is_raised_again():
+    swallowed = []
+    with pytest.raises(TimeLimitError), time_limit(0.02):
+        try:
+            spin(5)
+        except BaseException:
+            swallowed.append(1)
+        spin(5)
+    assert swallowed

@@ -9,16 +9,21 @@ everything in another process, and ends that.
 from __future__ import annotations
 
 import gc
+import inspect
 import math
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
 _SMALLEST = 1e-4  # setitimer takes 0 for "never"
 _LONGEST_IMPORT = 60.0
+_AGAIN = 0.2
+"""After how many seconds a limit is raised once more, if it was swallowed."""
+_WEAK = (weakref.__file__, inspect.getfile(weakref.WeakSet))
 
 
 class TimeLimitError(BaseException):
@@ -131,18 +136,21 @@ def _on_alarm(number: int, frame: FrameType | None) -> None:
             if _must_go_on(frame) and now < limit._deadline + _LONGEST_IMPORT:
                 signal.setitimer(signal.ITIMER_REAL, 0.02)
                 return
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
             raise TimeLimitError(f"took longer than {limit.seconds:g} s")
 
 
 def _must_go_on(frame: FrameType | None) -> bool:
     """Tell whether code runs that is not to be stopped now: an import, or what swallows whatever is raised in it.
 
-    That are finalisers, and callbacks of the garbage collector, as JAX installs one.
+    That are finalisers, callbacks of weak references, and those of the garbage collector, as JAX installs one.
     """
     collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == "<frozen importlib._bootstrap>" or code.co_name == "__del__" or code in collecting:
+        if code.co_filename in ("<frozen importlib._bootstrap>", *_WEAK) or code.co_name == "__del__":
+            return True
+        if code in collecting:
             return True
         frame = frame.f_back
     return False
