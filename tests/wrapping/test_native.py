@@ -436,7 +436,8 @@ def test_another_process_loads_the_library_again(routines: Path) -> None:
 
 @pytest.mark.compile
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_code_keeps_it(routines: Path) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_code_keeps_it(backend: str, routines: Path) -> None:
     cube = gw.native(routines, "cube", CUBE, vjp=("cube_vjp", "n:int, x[n]:f8, grad_y[n]:f8, grad_x[n]:f8:out"))
     table = gw.native(
         routines, "table_f", "n:int, m:int, a[n,m]:f8:F:out, *x:f8", argnums="x", vjp=lambda g: 0 * g[0, 0]
@@ -445,7 +446,7 @@ def test_compiled_code_keeps_it(routines: Path) -> None:
     def loss(x: Tensor) -> Tensor:
         return (table(x.shape[0], 3, x[0]) * cube(2 * x)[:, None]).sum()
 
-    compiled = torch.compile(loss, fullgraph=True, dynamic=True)
+    compiled = torch.compile(loss, backend=backend, fullgraph=True, dynamic=True)
     for n in (4, 7):
         x = vector(n, requires_grad=True)
         (expected,) = torch.autograd.grad(loss(x), x)
