@@ -71,7 +71,7 @@ def may_be_batched(tensor: torch.Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or not hasattr(functorch, "is_legacy_batchedtensor"):
         return True
-    return transforms_active() or bool(functorch.is_legacy_batchedtensor(tensor))
+    return transforms_active() or is_legacy_batch(tensor)
 
 
 def is_legacy_batch(tensor: Any) -> bool:

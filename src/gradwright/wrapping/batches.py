@@ -75,10 +75,6 @@ class Batch:
 
         return self._mapped(taken, depth=0)
 
-    def expanded(self) -> Batch:
-        """Return the batch as it is."""
-        return self
-
     def broadcast(self) -> Batch:
         """Return the batch with every array of the same leading sizes."""
         shape = self.shape

@@ -122,14 +122,14 @@ class Calculus:
 
     def cotangent(self, g: Sequence[Any]) -> Any:
         """Return cotangents as rules get them."""
-        return tuple(g) if self.host.many else g[0]
+        return self.host.packed(g)
 
     def tangent(self, t: Sequence[Any]) -> Any:
         """Return tangents as rules get them."""
         return t[0] if len(self.places) == 1 else {self.host.names[i]: part for i, part in zip(self.places, t)}
 
     def _out(self, at: Point) -> Any:
-        return tuple(at.outs) if self.host.many else at.outs[0]
+        return self.host.packed(at.outs)
 
     def needs(self, needed: Sequence[bool]) -> dict[str, bool]:
         """Return which arguments need a gradient, as rules get it."""

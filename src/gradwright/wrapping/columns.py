@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gradwright.errors import OptionError, RuleError
-from gradwright.wrapping.points import Array, Neighbourhood, np
+from gradwright.wrapping.points import Array, Neighbourhood
 from gradwright.wrapping.stencils import Stencil
 
 QUIET = 64.0

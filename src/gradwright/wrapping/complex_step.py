@@ -7,9 +7,11 @@ So it is compared with central differences before it is used.
 
 from __future__ import annotations
 
+import numpy as np
+
 from gradwright.errors import RuleError, describe_exception
 from gradwright.wrapping.noise import measured
-from gradwright.wrapping.points import Array, Neighbourhood, np
+from gradwright.wrapping.points import Array, Neighbourhood
 from gradwright.wrapping.stencils import lengths, relative_step
 
 STEP = 1e-20

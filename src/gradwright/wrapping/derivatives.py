@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
+import numpy as np
+
 from gradwright.errors import DomainError, OptionError, unknown_choice
 from gradwright.wrapping import complex_step
 from gradwright.wrapping.columns import Pattern, Sweep, pattern_of
 from gradwright.wrapping.noise import Learned, measured, shorter, stated
-from gradwright.wrapping.points import Array, Caller, Evaluate, Neighbourhood, np
+from gradwright.wrapping.points import Array, Caller, Evaluate, Neighbourhood
 from gradwright.wrapping.simultaneous import spsa as spsa
 from gradwright.wrapping.stencils import (
     LEAST_ROOM,

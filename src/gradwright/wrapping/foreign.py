@@ -50,27 +50,30 @@ class ForeignFunction:
         self.tensor_rules: dict[RuleKind, Rule] = {}
         """Rules on tensors, in the place of those on arrays."""
         names = tuple(a.name for a in self.arguments)
-        memory = Memory(options["cache"]) if options["cache"] else None
-        keyword = tuple(a.name for a in self.arguments if a.keyword_only)
-        writes = options["copy"] is True
-        moving = frozenset(names[place] for place in self.places)
+        declared = None if options["out"] is None else Declared(self.name, options["out"], names)
         self.host = Host(
-            self.name, function, names, keyword, moving, options["on_error"], options["pure"], writes, 0, memory
+            self.name,
+            function,
+            names,
+            by_keyword=tuple(a.name for a in self.arguments if a.keyword_only),
+            moving=frozenset(names[place] for place in self.places),
+            on_error=options["on_error"],
+            pure=options["pure"],
+            writes=options["copy"] is True,
+            memory=Memory(options["cache"]) if options["cache"] else None,
+            declared=None if declared is None else declared.number,
+            order=options["order"],
         )
         approximation = options["derivative"]
         if hasattr(approximation, "of"):  # what it learns of this function is not used for another
             approximation = approximation.of(self.name, names)
         order = options["max_order"] or 2
         self.calculus = Calculus(self.host, self.places, options["second_order"], order, approximation)
-        declared = None if options["out"] is None else Declared(self.name, options["out"], names)
-        self.host.order = options["order"]
-        self.host.declared = None if declared is None else declared.number
         types = options["device_types"]
         self.marshal = Marshal(
             self.calculus,
             declared,
             dtype_of(self.name, options["dtype"]),
-            options["order"],
             options["copy"],
             (types,) if isinstance(types, str) else None if types is None else tuple(types),
             options["vmap_method"],
@@ -140,7 +143,7 @@ class ForeignFunction:
                 outs = tuple(self.leaves.call("batch", values))
             else:
                 outs, _ = self.marshal.one(values)
-            return outs if self.host.many else outs[0]
+            return self.host.packed(outs)
 
         if self.options["pure"] and shortcut.is_short(self.marshal):
             places = [i for i, a in enumerate(self.arguments) if a.kind == "tensor"]
@@ -188,9 +191,9 @@ class ForeignFunction:
         self._refuse_checkpoint()
         if torch_compat.without_numbers(values):
             found = listed(self.leaves.recorded(self.definition.options.op, values))[: self.marshal.outputs]
-            return (found[0] if not self.host.many else tuple(found)), ticket_for(None)
+            return self.host.packed(found), ticket_for(None)
         outs, residuals = self.marshal.one(values)
-        return (outs if self.host.many else outs[0]), ticket_for(residuals)
+        return self.host.packed(outs), ticket_for(residuals)
 
     def _fake(self, *values: Any) -> Any:
         assert self.marshal.declared is not None
@@ -234,7 +237,7 @@ class ForeignFunction:
         candidates = self.definition.candidates
         given = [t] if len(candidates) == 1 else [t.get(name) for name in names]
         found = self.leaves.call("push", args, t=given)
-        return tuple(found) if self.host.many else found[0]
+        return self.host.packed(found)
 
     def _vmap(self, info: Any, in_dims: Any, *args: Any) -> Any:
         self.marshal.require_batches()
@@ -244,7 +247,7 @@ class ForeignFunction:
         moved = [led(v, dim, f"{self.name}: {n!r}") for v, dim, n in zip(args, in_dims, self.host.names)]
         found = self.leaves.call("batch", moved, batch=1)
         outs = [out.expand(info.batch_size, *out.shape[1:]) for out in found]
-        return (tuple(outs) if self.host.many else outs[0]), 0
+        return self.host.packed(outs), 0
 
     def _rows(self, size: int, in_dims: Any, args: Sequence[Any]) -> Any:
         """Return what it returns for a batch, by a call for each sample: rules on tensors are for one."""

@@ -56,6 +56,10 @@ class Host:
         """Whether it returns a tuple; before the first call, whether that is declared."""
         return (self.declared if self.number == -1 else self.number) is not None
 
+    def packed(self, outs: Sequence[Any]) -> Any:
+        """Return something for each output in the form in which it returns these: bare, or as a tuple."""
+        return tuple(outs) if self.many else outs[0]
+
     def run(self, values: Sequence[Any], index: Index = None) -> tuple[tuple[Any, ...], Any]:
         """Call it on arrays and constants.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -31,7 +32,6 @@ class Marshal:
     calculus: Calculus
     declared: Declared | None
     dtype: torch.dtype | None
-    order: str
     copy: bool | None
     device_types: tuple[str, ...] | None
     vmap_method: VmapMethod
@@ -71,7 +71,7 @@ class Marshal:
         if floating and self.dtype is not None:
             dtype = self.dtype.to_complex() if value.is_complex() and not self.dtype.is_complex else self.dtype
         try:
-            return array_of(value, dtype, self.order, may_copy=may_copy or self.copy is not False)
+            return array_of(value, dtype, self.calculus.host.order, may_copy=may_copy or self.copy is not False)
         except ExternalError as error:
             raise ArgumentError(f"{self.name}: {name!r} is {error}") from None
 
@@ -143,10 +143,7 @@ class Marshal:
         floating = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         if not floating or (self.dtype is None and all(dtype in DTYPES for dtype in floating)):
             return None
-        usual = floating[0]
-        for dtype in floating[1:]:
-            usual = torch.promote_types(usual, dtype)
-        return usual
+        return functools.reduce(torch.promote_types, floating)
 
     def _refuse_whole(self, outs: Sequence[Any], values: Sequence[Any]) -> None:
         places = self.calculus.places
@@ -191,7 +188,7 @@ class Marshal:
             return self._by_rule(kind, batch, needed)
         direct = kind == "batch" or RULE_OF.get(kind) in self.calculus.rules
         if self.vmap_method in ("expand_dims", "broadcast_all") and direct:
-            whole = batch.expanded() if self.vmap_method == "expand_dims" and kind == "batch" else batch.broadcast()
+            whole = batch if self.vmap_method == "expand_dims" and kind == "batch" else batch.broadcast()
             at = Point(self.calculus.host, whole.args, whole.outs)
             return self._checked(kind, self._single(kind, at, whole.leading, needed), batch)
         by_jacobian = "jacobian" in self.calculus.rules and "vjp" not in self.calculus.rules

@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gradwright.wrapping.points import Array, Neighbourhood, np
+import numpy as np
+
+from gradwright.wrapping.points import Array, Neighbourhood
 from gradwright.wrapping.stencils import Method, lengths, relative_step
 
 WIDE = 1e-2

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from gradwright.authoring.derive import smooth
 from gradwright.authoring.rules import read_annotations
 from gradwright.errors import DefinitionError, OptionError, RuleError, describe_exception, did_you_mean, kind_of
 
@@ -116,7 +117,7 @@ class Declared:
             )
         return known[part.argument]
 
-    @cached_property
+    @functools.cached_property
     def number(self) -> int | None:
         """The length of the tuple that is returned, None for one output; of a function, by its annotation."""
         if isinstance(self.out, (Like, Spec)):
@@ -133,12 +134,8 @@ class Declared:
             RuleError: what was declared does not fit the arguments.
         """
         first = next(value for value in values.values() if isinstance(value, Tensor))
-        floating = [
-            v.dtype for v in values.values() if isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex())
-        ]
-        usual = floating[0] if floating else torch.get_default_dtype()
-        for dtype in floating[1:]:
-            usual = torch.promote_types(usual, dtype)
+        floating = [v.dtype for v in values.values() if isinstance(v, Tensor) and smooth(v)]
+        usual = functools.reduce(torch.promote_types, floating) if floating else torch.get_default_dtype()
         if isinstance(self.out, (Like, Spec, tuple)):
             parts = self.out if isinstance(self.out, tuple) else (self.out,)
             return tuple([self._one(part, values, tuple(batch), usual, first.device) for part in parts])

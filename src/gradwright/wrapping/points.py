@@ -11,14 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from gradwright.errors import ArgumentError, DomainError, RuleError, missing_extra
+import numpy as np
 
-try:
-    import numpy as np
-except ModuleNotFoundError:  # pragma: no cover - NumPy is among the tools that tests need
-    raise missing_extra("gw.fd", "numpy") from None
-
-__all__ = ["Array", "Caller", "Evaluate", "Neighbourhood", "np"]
+from gradwright.errors import ArgumentError, DomainError, RuleError
 
 Array: TypeAlias = Any
 """A NumPy array; NumPy is optional, and so are its types."""

@@ -29,7 +29,7 @@ def is_short(marshal: Marshal) -> bool:
     """Tell whether nothing is declared that changes values on their way, and outputs are known at a glance."""
     host, declared = marshal.calculus.host, marshal.declared
     simple = declared is None or (isinstance(declared.out, Like) and declared.out.dtype is None)
-    plain = marshal.order == "K" and marshal.copy is None and marshal.device_types is None
+    plain = host.order == "K" and marshal.copy is None and marshal.device_types is None
     return simple and plain and host.memory is None and not host.by_keyword
 
 

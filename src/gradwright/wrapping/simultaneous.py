@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from gradwright.errors import OptionError
-from gradwright.wrapping.points import Array, Caller, Evaluate, Neighbourhood, np
+from gradwright.wrapping.points import Array, Caller, Evaluate, Neighbourhood
 from gradwright.wrapping.stencils import by_place, is_count, is_number, is_positive, spread
 
 

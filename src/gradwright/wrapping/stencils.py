@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from gradwright.errors import DomainError, OptionError
-from gradwright.wrapping.points import Array, Neighbourhood, np
+from gradwright.wrapping.points import Array, Neighbourhood
 
 Method: TypeAlias = Literal["3-point", "2-point", "cs"]
 
