@@ -361,9 +361,9 @@ CHEAP = ("matches-differences", "modes-agree", "linear-in-cotangent", "inputs-un
 
 
 def test_a_check_understands_it_quickly() -> None:
-    report = gw.check(solve_bent, torch.zeros(2, dtype=F64), f64(1.0, 0.7), level="quick", only=CHEAP)
+    report = gw.check(solve_bent, torch.zeros(2, dtype=F64), f64(1.0, 0.7), only=CHEAP)
     assert report, report
-    assert all(result.message.startswith("stopped after") for result in report.unresolved)  # a busy machine
+    assert not report.unresolved
 
 
 @pytest.mark.slow
