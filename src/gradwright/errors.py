@@ -39,6 +39,10 @@ class SampleError(GradwrightError, ValueError):
     """The inputs of a subject do not fit the subject."""
 
 
+class StoreError(GradwrightError, ValueError):
+    """A store of recorded samples cannot be read or written."""
+
+
 class OptionError(GradwrightError, ValueError):
     """An option has a value that is not one of the known ones."""
 

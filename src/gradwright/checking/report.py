@@ -284,6 +284,21 @@ class NotChecked:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """How often a program that was watched used a subject."""
+
+    name: str
+    file: str | None
+    line: int | None
+    calls: int = 0
+    """Calls that were seen; 0 for one that is defined and was never called."""
+    backwards: int = 0
+    """Times its backward (or its forward-mode rule) ran; 0 for one that was called and never differentiated."""
+    note: str = ""
+    """What else is to be known, for example how many calls happened inside ``torch.func``."""
+
+
+@dataclass(frozen=True)
 class Problem:
     """Something that kept the command from doing its work, and belongs to no subject."""
 

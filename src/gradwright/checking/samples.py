@@ -26,9 +26,9 @@ from gradwright.checking.domain import parse_domain
 from gradwright.checking.limits import STOPS, TimeLimitError, time_limit
 from gradwright.checking.tensors import tensors_in
 from gradwright.errors import SampleError, describe_exception, did_you_mean
-from gradwright.typing import Provenance, TensorFunction
+from gradwright.typing import Intent, Provenance, TensorFunction
 
-KEYS = ("args", "kwargs", "surrogate", "reference", "domain", "name")
+KEYS = ("args", "kwargs", "surrogate", "reference", "domain", "name", "intent")
 """The keys of a sample that is written as a dictionary."""
 
 MAPPING_NAME = "gradwright_samples"
@@ -53,6 +53,11 @@ class Sample:
             bound. The check varies inputs to find weak places; it never leaves the domain.
         name: a label for reports.
         provenance: where the sample came from.
+        intent: what the rule means to be, one of :data:`~gradwright.typing.INTENTS` or a tuple of them; None when the
+            marker in the source decides, or else a guess.
+        cotangents: what a running program handed to backward for this call, one for each output, None where it handed
+            none; None when that is not known.
+        random_state: the state of torch's CPU generator at this call; None when that is not known.
 
     Tensors are differentiated if they are floating-point or complex. When some tensors of a sample have
     ``requires_grad=True``, exactly those are differentiated and the others are constants.
@@ -65,6 +70,9 @@ class Sample:
     domain: Any = None
     name: str | None = None
     provenance: Provenance = "declared"
+    intent: Intent | tuple[Intent, ...] | None = None
+    cotangents: tuple[torch.Tensor | None, ...] | None = None
+    random_state: torch.Tensor | None = None
 
     @property
     def elements(self) -> int:
