@@ -140,6 +140,7 @@ def function_class(definition: Definition, *, forward_mode: bool) -> type[Functi
         "backward": staticmethod(_backward),
         "__module__": definition.module,
         "gw_definition": definition,
+        "gw_values": given,
         "__doc__": definition.function.__doc__,
     }
     if forward_mode:
@@ -151,6 +152,13 @@ def function_class(definition: Definition, *, forward_mode: bool) -> type[Functi
     else:
         body["vmap"] = staticmethod(_no_vmap(definition))
     return type(definition.name, (Function,), body)
+
+
+def given(definition: Definition, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of the function, by position and by keyword, from those of a class that was made here."""
+    call, *leaves = args
+    left = iter(leaves)
+    return definition.arranged([trees.rebuild(structure, left) for structure in call.structures])
 
 
 def forward(call: Call, *leaves: Tensor) -> Any:

@@ -158,7 +158,7 @@ def build(definition: Definition, *rules: Rule) -> Any:
     dispatch = _Dispatch(definition)
     if rules:
         dispatch.add(*rules)
-    wrapper = functools.update_wrapper(dispatch.wrapper, definition.function)
+    definition.made = wrapper = functools.update_wrapper(dispatch.wrapper, definition.function)
     attributes = {kind: functools.partial(dispatch.attach, kind) for kind in ("vjp", "jvp", "vmap", "fwd", "fake")}
     wrapper.__dict__.update(attributes, __custom_gradient__=definition, __gradwright_add__=dispatch.add)
     return wrapper

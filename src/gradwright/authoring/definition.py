@@ -119,6 +119,8 @@ class Definition:
     """The class, where it was adopted; the rules are then its own."""
     foreign: Foreign | None = None
     """For a function that only calls code which autograd cannot see."""
+    made: Any = field(default=None, repr=False, compare=False)
+    """What users call, once it is made."""
 
     @property
     def source(self) -> Any:

@@ -90,7 +90,7 @@ def make_class(definition: Definition, form: Form) -> type[Function]:
     }
     functions = run("\n".join(parts) + "\n", definition.name, ("forward", "setup_context", "backward"), extra)
     body = dict(zip(("forward", "setup_context", "backward"), map(staticmethod, functions)))
-    known = {"__module__": definition.module, "gw_definition": definition}
+    known = {"__module__": definition.module, "gw_definition": definition, "gw_values": Definition.arranged}
     return type(definition.name, (Function,), {**body, **known})
 
 

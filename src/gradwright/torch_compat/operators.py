@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -35,6 +36,12 @@ def operator_overload(operator: Any) -> Any:
     if not hasattr(operator, "_schema"):  # a packet: its first overload
         return getattr(operator, operator.overloads()[0])
     return operator
+
+
+def operator_definition(operator: Any) -> Any:
+    """Return what ``torch.library.custom_op`` made for an operator; the operator itself where it was not made so."""
+    module = sys.modules.get("torch._library.custom_ops")
+    return getattr(module, "OPDEFS", {}).get(operator_name(operator), operator)
 
 
 def operator_named(name: str) -> Any:

@@ -1,0 +1,180 @@
+"""Seeing every call of a Function, and every backward, at the place where PyTorch itself looks them up.
+
+``Function.apply`` ends in ``super().apply``, and the engine asks a graph node for its ``apply``. Both are looked up
+anew for each call, on the private bases of ``Function`` and of its graph nodes. So an attribute of those bases sees
+every call, also those through an alias that was bound earlier, of subclasses with an ``apply`` of their own, nested,
+in threads, and again in a checkpoint. It is a descriptor: where nothing is to be recorded it hands out what was there
+before, and no frame of ours is in the way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any, TypeAlias
+
+import torch
+from torch.autograd import Function
+
+Called: TypeAlias = Callable[[type], "Callable[..., Any] | None"]
+"""Told the class of each call; may return what is to be called as ``record(original, *args)`` instead."""
+Pulled: TypeAlias = Callable[[Any, type], "Callable[..., Any] | None"]
+"""Told the graph node and the class of each backward; may return the same."""
+
+
+class _Lookup:
+    """Stands for a method of a class of PyTorch's, and tells of each time it is looked up."""
+
+    def __init__(self, original: Any, look: Callable[[Any, Any], Any]) -> None:
+        self.original = original
+        self.look = look
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        method = self.original.__get__(instance, owner)
+        record = self.look(instance, owner)
+        return method if record is None else functools.partial(record, method)
+
+
+def watch_functions(called: Called, pulled: Pulled) -> Callable[[], None] | None:
+    """Have every call and every backward of a Function told from now on.
+
+    Arguments:
+        called: told the class before each call.
+        pulled: told the graph node and the class before each backward, and before each forward-mode rule.
+
+    Returns:
+        what ends it; None where this version of PyTorch looks its methods up elsewhere, which a trial call tells.
+    """
+    undo: list[Callable[[], None]] = []
+
+    def end() -> None:
+        while undo:
+            undo.pop()()
+
+    seen = [0, 0]
+    testing = True
+
+    def look_call(_: Any, owner: Any) -> Any:
+        if testing:
+            seen[0] += 1
+            return None
+        return called(owner)
+
+    def look_node(node: Any, owner: Any) -> Any:
+        if testing:
+            seen[1] += 1
+            return None
+        return None if node is None else pulled(node, owner._forward_cls)
+
+    try:
+        base: Any = Function.__mro__[1]
+        node: Any = torch.autograd.function.BackwardCFunction
+        undo.append(_put(base, "apply", look_call))
+        for name in ("apply", "apply_boxed", "apply_jvp"):
+            if hasattr(node, name):
+                undo.append(_put(node, name, look_node))
+        with unobserved(), torch.enable_grad():
+            _Trial.apply(torch.zeros(1, requires_grad=True)).sum().backward()
+    except Exception:  # a version that is built otherwise may fail in any way; the caller has another
+        seen[:] = [0, 0]
+    testing = False
+    if not all(seen):
+        end()
+        return None
+    return end
+
+
+def watch_apply(called: Called) -> Callable[[], None]:
+    """Have calls through ``Function.apply`` told, by nothing but public names.
+
+    Calls through an alias that was bound before are not seen, nor is any backward.
+    """
+    original: Any = vars(Function)["apply"]
+    look = _Lookup(original, lambda _, owner: called(owner))
+    Function.apply = look  # type: ignore[method-assign, assignment]
+
+    def end() -> None:
+        Function.apply = original  # type: ignore[method-assign]
+
+    return end
+
+
+def _put(owner: Any, name: str, look: Callable[[Any, Any], Any]) -> Callable[[], None]:
+    own = vars(owner).get(name)
+    original = own if own is not None else _inherited(owner, name)
+    setattr(owner, name, _Lookup(original, look))
+
+    def undo() -> None:
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+    return undo
+
+
+def _inherited(owner: type, name: str) -> Any:
+    return next(vars(base)[name] for base in owner.__mro__[1:] if name in vars(base))
+
+
+class _Trial(Function):
+    """Is called once, to see whether its call and its backward are told."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return g
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Run operations so that no mode of the program counts, traces or changes them, and none is recorded."""
+    dispatch, function = getattr(torch._C, "_DisableTorchDispatch", None), torch._C.DisableTorchFunction
+    with torch.inference_mode(False), torch.no_grad(), function():
+        if dispatch is None:  # pragma: no cover - depends on the torch version
+            yield
+            return
+        with dispatch():
+            yield
+
+
+def generated_for(function: type) -> Any:
+    """Return what a class that PyTorch made itself stands for: a Function under a transform, or an operator.
+
+    None for all other classes.
+    """
+    if not function.__module__.startswith("torch."):
+        return None
+    forward: Any = getattr(function, "forward", None)
+    cells = dict(zip(forward.__code__.co_freevars, forward.__closure__ or ())) if hasattr(forward, "__code__") else {}
+    for name in ("autograd_function", "op"):
+        if name in cells:
+            return cells[name].cell_contents
+    return None
+
+
+def graph_node(output: Any) -> Any:
+    """Return the graph node of a tensor, or None."""
+    return output.grad_fn if isinstance(output, torch.Tensor) else None
+
+
+def all_functions() -> Iterator[type[Function]]:
+    """Give every Function class that is alive in this process."""
+    left: list[Any] = Function.__subclasses__()
+    seen: set[type] = set()
+    while left:
+        function = left.pop()
+        if function not in seen:
+            seen.add(function)
+            left += function.__subclasses__()
+            yield function
+
+
+def bound_to(method: Any) -> Any:
+    """Return what a bound method is bound to; None for anything else."""
+    return method.__self__ if isinstance(method, MethodType) else None

@@ -1,0 +1,261 @@
+"""Counts the calls and the backwards of every Function in a running program, and keeps a few distinct calls of each.
+
+It must cost nothing that is noticed: a call of a Function whose calls are known is counted and no more. Nothing that
+goes wrong in here may reach the program.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradwright import torch_compat
+from gradwright.watching.capture import Budget, Call, capture
+from gradwright.watching.targets import Kind, Target, target_of
+
+MAX_CALLS = 4
+"""Distinct calls that are kept of each Function."""
+MAX_ALIKE = 2
+"""Of these, such as differ in nothing but the sizes of their tensors."""
+MANY = 256
+"""Calls of a Function of which each is looked at; of those after them one in :data:`STRIDE` is."""
+STRIDE = 61
+"""A prime, so that a program that repeats itself does not show the same call each time."""
+
+
+@dataclass(eq=False)
+class Watched:
+    """What is known of one Function, or of several classes that one place in the source makes."""
+
+    target: Target
+    calls: int = 0
+    backwards: int = 0
+    transformed: int = 0
+    """Calls inside of a transform of ``torch.func``, of which no values are kept."""
+    kept: list[Call] = field(default_factory=list)
+    seen: set[Any] = field(default_factory=set)
+    alike: Counter[Any] = field(default_factory=Counter)
+    full: bool = False
+    """True once no further call is looked at."""
+    waiting: int = 0
+    """Kept calls whose backward has not run yet."""
+
+
+class Recorder:
+    """Watches the Functions of this process from :meth:`start` to :meth:`stop`."""
+
+    def __init__(self, budget: Budget | None = None, keep: Callable[[Watched, Call], None] | None = None) -> None:
+        self.budget = budget if budget is not None else Budget()
+        self.keep = keep
+        """Told each call that is kept, and again when its backward has run."""
+        self.watched: dict[Any, Watched] = {}
+        """By what is checked in the end: a place in the source."""
+        self.complete = True
+        """False when no backward can be seen, nor calls through an earlier alias, in this version of PyTorch."""
+        self.compiled = False
+        """True once code ran that torch.compile had made, in which calls are not seen."""
+        self.failures: list[str] = []
+        """What went wrong in the recorder itself."""
+        self._of: dict[int, Watched | None] = {}
+        """By the identity of the class; None for what is not watched."""
+        self._alive: dict[int, Any] = {}
+        self._lock = threading.RLock()
+        self._busy = threading.local()
+        self._end: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        end = torch_compat.watch_functions(self._called, self._pulled)
+        self.complete = end is not None
+        self._end = end or torch_compat.watch_apply(self._called)
+
+    def stop(self) -> None:
+        """Put everything in PyTorch back as it was; what was recorded stays."""
+        if self._end is not None:
+            self._end()
+            self._end = None
+
+    def forget(self) -> None:
+        """Begin anew, in a process that was forked from the one that is watched."""
+        self._lock = threading.RLock()
+        for watched in self.watched.values():
+            watched.calls = watched.backwards = watched.transformed = watched.waiting = 0
+            watched.kept, watched.full = [], False
+            watched.seen.clear()
+            watched.alike.clear()
+
+    # ------------------------------------------------------------------ what PyTorch tells
+
+    def _called(self, function: type) -> Callable[..., Any] | None:
+        watched = self._of.get(id(function), self)
+        if watched is self:
+            watched = self._new(function)
+        if watched is None:
+            return None
+        watched.calls += 1  # type: ignore[union-attr]
+        if watched.full or (watched.calls > MANY and watched.calls % STRIDE):  # type: ignore[union-attr]
+            return None
+        return _Record(self, watched, function)  # type: ignore[arg-type]
+
+    def _pulled(self, node: Any, function: type) -> Callable[..., Any] | None:
+        watched = self._of.get(id(function))
+        if watched is None:
+            return None
+        watched.backwards += 1
+        if not watched.waiting:
+            return None
+        call = vars(node).get("gradwright_call")
+        if call is None or call.cotangents is not None:
+            return None
+        return lambda original, *cotangents: self._run_backward(original, watched, call, cotangents)
+
+    def _run_backward(self, original: Any, watched: Watched, call: Call, cotangents: Any) -> Any:
+        self._safely(self._keep_cotangents, watched, call, cotangents)
+        return original(*cotangents)
+
+    def _keep_cotangents(self, watched: Watched, call: Call, cotangents: Any) -> None:
+        given = cotangents[0] if len(cotangents) == 1 and isinstance(cotangents[0], list) else cotangents
+        with self._lock, torch_compat.unobserved():
+            if call.cotangents is None and not torch_compat.without_numbers(given):
+                call.cotangents = tuple(capture(g, self.budget) for g in given)
+                watched.waiting -= 1
+                if self.keep is not None:
+                    self.keep(watched, call)
+
+    # ------------------------------------------------------------------ keeping calls
+
+    def _new(self, function: type) -> Watched | None:
+        """Find out what a class is that is called for the first time."""
+        found: Watched | None = None
+        with self._lock:
+            target = self._safely(target_of, function)
+            if target is not None and target.kind is Kind.TRANSFORMED:
+                # Of these there is a new class in each call, which is no longer there afterwards.
+                inner = self._at(target)
+                inner.calls += 1
+                inner.transformed += 1
+                return None
+            self.compiled = self.compiled or (target is not None and target.kind is Kind.COMPILED)
+            if target is not None and target.kind is Kind.USER:
+                found = self._at(target)
+            key = id(function)
+
+            def gone(_: Any) -> None:
+                self._of.pop(key, None)
+                self._alive.pop(key, None)
+
+            self._alive[key] = weakref.ref(function, gone)
+            self._of[key] = found
+        return found
+
+    def _at(self, target: Target) -> Watched:
+        return self.watched.setdefault(target.key, Watched(target))
+
+    def look(self, watched: Watched, function: type, args: Any, kwargs: Any) -> Call | None:
+        """Keep a call if none like it is kept; return it if so."""
+        if getattr(self._busy, "now", False):
+            return None
+        return self._safely(self._look, watched, function, args, kwargs)
+
+    def _look(self, watched: Watched, function: type, args: Any, kwargs: Any) -> Call | None:
+        exact = _signature(args)
+        if exact in watched.seen:
+            return None
+        with self._lock:
+            watched.seen.add(exact)
+            if len(watched.seen) > 64:  # each call is unlike all others: a counter among its arguments, for example
+                watched.full = len(watched.kept) > 0
+            coarse = tuple(part[0] for part in exact)
+            needs = torch.is_grad_enabled() and any(part[1] for part in exact)
+            if watched.alike[coarse] >= MAX_ALIKE or torch_compat.without_numbers(args):
+                return None
+            if not needs and watched.kept:
+                return None  # one that is not differentiated says enough
+            if len(watched.kept) >= MAX_CALLS:
+                return None
+            watched.alike[coarse] += 1
+            call = self._capture(watched, function, args, kwargs, needs)
+            watched.kept.append(call)
+            watched.full = watched.full or len(watched.kept) >= MAX_CALLS
+            return call
+
+    def _capture(self, watched: Watched, function: type, args: Any, kwargs: Any, needs: bool) -> Call:
+        given = watched.target.arguments(function, args, kwargs)
+        with torch_compat.unobserved():
+            memo: dict[int, Any] = {}
+            return Call(
+                args=tuple(capture(value, self.budget, memo) for value in given.args),
+                kwargs={name: capture(value, self.budget, memo) for name, value in given.kwargs.items()},
+                cotangents=None,
+                random_state=torch.get_rng_state(),
+                needs=needs,
+                subject=given.subject,
+            )
+
+    def returned(self, watched: Watched, function: type, call: Call, outputs: Any) -> None:
+        """Tie a kept call to its node in the graph, so that its backward is known when it comes."""
+        with self._lock:
+            for output in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+                node = torch_compat.graph_node(output)
+                if torch_compat.node_function(node) is function:
+                    vars(node)["gradwright_call"] = call
+                    watched.waiting += 1
+                    break
+            if self.keep is not None:
+                self.keep(watched, call)
+
+    def _safely(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Do something that the program must not notice, whatever comes of it."""
+        self._busy.now = True
+        try:
+            return work(*arguments)
+        except Exception as error:
+            if len(self.failures) < 8:
+                self.failures.append(f"{type(error).__name__}: {error}")
+            return None
+        finally:
+            self._busy.now = False
+
+    def used(self) -> Iterator[Watched]:
+        """Give every Function that was called, in the order in which it was first."""
+        yield from (watched for watched in self.watched.values() if watched.calls)
+
+
+class _Record:
+    """One call that is looked at: keeps it if it is unlike the others, and runs it."""
+
+    __slots__ = ("function", "recorder", "watched")
+
+    def __init__(self, recorder: Recorder, watched: Watched, function: type) -> None:
+        self.recorder = recorder
+        self.watched = watched
+        self.function = function
+
+    def __call__(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder, watched = self.recorder, self.watched
+        call = None if watched.full else recorder.look(watched, self.function, args, kwargs)
+        outputs = original(*args, **kwargs)
+        if call is not None:
+            recorder._safely(recorder.returned, watched, self.function, call, outputs)
+        return outputs
+
+
+def _signature(args: Any) -> tuple[Any, ...]:
+    """Return what tells calls apart: for each argument its kind, whether it needs a gradient, and its size."""
+    parts = []
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            shape = value.shape
+            kind = (value.dtype, len(shape), value.requires_grad, value.layout, value.is_contiguous())
+            parts.append((kind, value.requires_grad, tuple(shape)))
+        elif value is None or isinstance(value, (bool, str)) or (isinstance(value, int) and -16 <= value <= 16):
+            parts.append((value, False, None))
+        else:
+            parts.append((type(value), False, None))
+    return tuple(parts)
