@@ -6,6 +6,7 @@ Nothing else in the package may touch a name of torch that starts with an unders
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +58,7 @@ from gradwright.torch_compat.recording import modes as modes
 from gradwright.torch_compat.recording import never_from_disk as never_from_disk
 from gradwright.torch_compat.recording import reset_compiler as reset_compiler
 from gradwright.torch_compat.recording import run_by_compiler as run_by_compiler
+from gradwright.torch_compat.recording import unseen as unseen
 from gradwright.torch_compat.recording import untraced as untraced
 from gradwright.torch_compat.recording import without_numbers as without_numbers
 
@@ -300,6 +302,14 @@ def data_of_batched_tensors_refused() -> Iterator[None]:
 def has_memory(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor holds numbers: a tangent of zeros in forward mode need not, and reading it crashes."""
     return not tensor.is_meta and not tensor._is_zerotensor()
+
+
+def stored_elements(tensor: torch.Tensor) -> int:
+    """Return how many elements a sparse tensor stores; all of them, where that cannot be told."""
+    try:
+        return int(tensor._nnz()) * tensor.numel() // max(math.prod(tensor.shape[: tensor.sparse_dim()]), 1)
+    except (RuntimeError, NotImplementedError):
+        return tensor.numel()
 
 
 def watch_operations(look: Callable[[Any, Any], None]) -> AbstractContextManager[Any]:

@@ -6,7 +6,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -135,3 +135,17 @@ def compiler_is_off() -> bool:
     import torch._dynamo as dynamo  # here, because importing it takes seconds
 
     return bool(dynamo.config.disable)
+
+
+def unseen() -> AbstractContextManager[Any]:
+    """Return a context in which the modes and classes that take part in every operation do not see what is done."""
+    disabled: Callable[[], AbstractContextManager[Any]] = getattr(torch._C, "DisableTorchFunction", nullcontext)
+    return _without_modes(disabled()) if modes() else disabled()
+
+
+@contextmanager
+def _without_modes(outer: AbstractContextManager[Any]) -> Iterator[None]:
+    from torch.utils import _python_dispatch
+
+    with outer, getattr(_python_dispatch, "_disable_current_modes", nullcontext)():
+        yield
