@@ -17,7 +17,7 @@ from gradwright.authoring.adopted_call import Call, Old, Result
 from gradwright.authoring.adopted_classes import function_class
 from gradwright.authoring.definition import Definition, Options
 from gradwright.authoring.derive import smooth
-from gradwright.authoring.direct import direct_class
+from gradwright.authoring.direct import direct_class, given
 from gradwright.authoring.recording import Context
 from gradwright.errors import DefinitionError, RuleError
 from gradwright.torch_compat import unwrap_dead
@@ -83,8 +83,8 @@ class Adopted:
         """The class."""
         self._teach = teach
         self._warned = False
+        self.__custom_gradient__ = Definition(function.__name__, self, (), Options(), adopted=function, made=self)
         self._read_class()
-        self.__custom_gradient__ = Definition(function.__name__, self, (), Options(), adopted=function)
 
     def _read_class(self) -> None:
         function = self.function
@@ -93,7 +93,9 @@ class Adopted:
         self.old.teach = self._teach
         self.__signature__ = self.signature
         self._complete = len(self.signature.parameters) if self._defaults else 0
-        self._direct = torch_compat.direct_apply(direct_class(self.old, function.__module__))
+        direct: Any = direct_class(self.old, function.__module__)
+        direct.gw_definition, direct.gw_values = self.__custom_gradient__, given
+        self._direct = torch_compat.direct_apply(direct)
         self._every = function_class(function.__name__, function.__module__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

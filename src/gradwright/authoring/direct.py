@@ -27,6 +27,14 @@ from gradwright.authoring.recording import Context, Kept, own_numbers
 from gradwright.authoring.seal import may_be_differentiated
 
 
+def given(definition: Any, args: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Return the arguments of the old forward, by position and by keyword, from those of a class for plain calls."""
+    if not args or type(args[0]) is not Call:
+        return args, {}
+    left = iter(args[1:])
+    return [trees.rebuild(structure, left) for structure in args[0].structures], {}
+
+
 def direct_class(old: Old, module: str) -> type[Function]:
     """Make the class for plain calls of one adopted Function.
 

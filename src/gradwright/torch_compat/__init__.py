@@ -37,11 +37,16 @@ from gradwright.torch_compat.batches import may_be_batched as may_be_batched
 from gradwright.torch_compat.batches import transforms_active as transforms_active
 from gradwright.torch_compat.batches import under_vmap as under_vmap
 from gradwright.torch_compat.batches import unwrap_dead as unwrap_dead
+from gradwright.torch_compat.functions import all_functions as all_functions
+from gradwright.torch_compat.functions import generated_for as generated_for
+from gradwright.torch_compat.functions import watch_apply as watch_apply
+from gradwright.torch_compat.functions import watch_functions as watch_functions
 from gradwright.torch_compat.hooks import saved_tensor_hooks_off as saved_tensor_hooks_off
 from gradwright.torch_compat.modules import call_module as call_module
 from gradwright.torch_compat.modules import module_lock as module_lock
 from gradwright.torch_compat.modules import module_places as module_places
 from gradwright.torch_compat.operators import is_operator as is_operator
+from gradwright.torch_compat.operators import operator_definition as operator_definition
 from gradwright.torch_compat.operators import operator_name as operator_name
 from gradwright.torch_compat.operators import operator_named as operator_named
 from gradwright.torch_compat.operators import operator_overload as operator_overload

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import MethodType
 from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import Function
+
+from gradwright.torch_compat.recording import unseen
 
 Called: TypeAlias = Callable[[type], "Callable[..., Any] | None"]
 """Told the class of each call; may return what is to be called as ``record(original, *args)`` instead."""
@@ -75,8 +75,8 @@ def watch_functions(called: Called, pulled: Pulled) -> Callable[[], None] | None
         for name in ("apply", "apply_boxed", "apply_jvp"):
             if hasattr(node, name):
                 undo.append(_put(node, name, look_node))
-        with unobserved(), torch.enable_grad():
-            _Trial.apply(torch.zeros(1, requires_grad=True)).sum().backward()
+        with torch.inference_mode(False), torch.enable_grad(), unseen():
+            _Trial.apply(torch.zeros(1, requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
     except Exception:  # a version that is built otherwise may fail in any way; the caller has another
         seen[:] = [0, 0]
     testing = False
@@ -127,20 +127,8 @@ class _Trial(Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
         return g
-
-
-@contextmanager
-def unobserved() -> Iterator[None]:
-    """Run operations so that no mode of the program counts, traces or changes them, and none is recorded."""
-    dispatch, function = getattr(torch._C, "_DisableTorchDispatch", None), torch._C.DisableTorchFunction
-    with torch.inference_mode(False), torch.no_grad(), function():
-        if dispatch is None:  # pragma: no cover - depends on the torch version
-            yield
-            return
-        with dispatch():
-            yield
 
 
 def generated_for(function: type) -> Any:
@@ -158,11 +146,6 @@ def generated_for(function: type) -> Any:
     return None
 
 
-def graph_node(output: Any) -> Any:
-    """Return the graph node of a tensor, or None."""
-    return output.grad_fn if isinstance(output, torch.Tensor) else None
-
-
 def all_functions() -> Iterator[type[Function]]:
     """Give every Function class that is alive in this process."""
     left: list[Any] = Function.__subclasses__()
@@ -173,8 +156,3 @@ def all_functions() -> Iterator[type[Function]]:
             seen.add(function)
             left += function.__subclasses__()
             yield function
-
-
-def bound_to(method: Any) -> Any:
-    """Return what a bound method is bound to; None for anything else."""
-    return method.__self__ if isinstance(method, MethodType) else None

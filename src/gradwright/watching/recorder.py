@@ -10,23 +10,37 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from gradwright import torch_compat
-from gradwright.watching.capture import Budget, Call, capture
+from gradwright.watching.calls import Call
+from gradwright.watching.capture import Budget, capture, capture_call
 from gradwright.watching.targets import Kind, Target, target_of
 
 MAX_CALLS = 4
 """Distinct calls that are kept of each Function."""
 MAX_ALIKE = 2
 """Of these, such as differ in nothing but the sizes of their tensors."""
+MAX_SEEN = 64
+"""Once so many calls were unlike each other, as with a counter among the arguments, no more are looked at."""
 MANY = 256
 """Calls of a Function of which each is looked at; of those after them one in :data:`STRIDE` is."""
 STRIDE = 61
 """A prime, so that a program that repeats itself does not show the same call each time."""
+
+
+@dataclass(eq=False)
+class Kept:
+    """One call that is kept."""
+
+    subject: Any
+    """What was called: a Function class, a function, an operator."""
+    call: Call
+    needs: bool
+    """Whether it could be differentiated."""
 
 
 @dataclass(eq=False)
@@ -38,19 +52,20 @@ class Watched:
     backwards: int = 0
     transformed: int = 0
     """Calls inside of a transform of ``torch.func``, of which no values are kept."""
-    kept: list[Call] = field(default_factory=list)
-    seen: set[Any] = field(default_factory=set)
+    kept: list[Kept] = field(default_factory=list)
+    seen: dict[Any, Kept | None] = field(default_factory=dict)
+    """By what tells calls apart, the call of that kind that is kept."""
     alike: Counter[Any] = field(default_factory=Counter)
     full: bool = False
     """True once no further call is looked at."""
     waiting: int = 0
-    """Kept calls whose backward has not run yet."""
+    """Kept calls that can be differentiated, for which no backward has run yet."""
 
 
 class Recorder:
     """Watches the Functions of this process from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, budget: Budget | None = None, keep: Callable[[Watched, Call], None] | None = None) -> None:
+    def __init__(self, budget: Budget | None = None, keep: Callable[[Watched, Kept], None] | None = None) -> None:
         self.budget = budget if budget is not None else Budget()
         self.keep = keep
         """Told each call that is kept, and again when its backward has run."""
@@ -93,15 +108,14 @@ class Recorder:
     # ------------------------------------------------------------------ what PyTorch tells
 
     def _called(self, function: type) -> Callable[..., Any] | None:
-        watched = self._of.get(id(function), self)
-        if watched is self:
-            watched = self._new(function)
+        key = id(function)
+        watched = self._of[key] if key in self._of else self._new(function)
         if watched is None:
             return None
-        watched.calls += 1  # type: ignore[union-attr]
-        if watched.full or (watched.calls > MANY and watched.calls % STRIDE):  # type: ignore[union-attr]
+        watched.calls += 1
+        if watched.full or (watched.calls > MANY and watched.calls % STRIDE):
             return None
-        return _Record(self, watched, function)  # type: ignore[arg-type]
+        return _Record(self, watched, function)
 
     def _pulled(self, node: Any, function: type) -> Callable[..., Any] | None:
         watched = self._of.get(id(function))
@@ -110,23 +124,24 @@ class Recorder:
         watched.backwards += 1
         if not watched.waiting:
             return None
-        call = vars(node).get("gradwright_call")
-        if call is None or call.cotangents is not None:
+        kept = vars(node).get("gradwright_call")
+        if kept is None or kept.call.cotangents is not None:
             return None
-        return lambda original, *cotangents: self._run_backward(original, watched, call, cotangents)
+        return lambda original, *cotangents: self._run_backward(original, watched, kept, cotangents)
 
-    def _run_backward(self, original: Any, watched: Watched, call: Call, cotangents: Any) -> Any:
-        self._safely(self._keep_cotangents, watched, call, cotangents)
+    def _run_backward(self, original: Any, watched: Watched, kept: Kept, cotangents: Any) -> Any:
+        self.safely(self._keep_cotangents, watched, kept, cotangents)
         return original(*cotangents)
 
-    def _keep_cotangents(self, watched: Watched, call: Call, cotangents: Any) -> None:
+    def _keep_cotangents(self, watched: Watched, kept: Kept, cotangents: Any) -> None:
         given = cotangents[0] if len(cotangents) == 1 and isinstance(cotangents[0], list) else cotangents
-        with self._lock, torch_compat.unobserved():
-            if call.cotangents is None and not torch_compat.without_numbers(given):
-                call.cotangents = tuple(capture(g, self.budget) for g in given)
+        with self._lock:
+            if kept.call.cotangents is None and not torch_compat.without_numbers(given):
+                kept.call = replace(kept.call, cotangents=capture(tuple(given), self.budget))
                 watched.waiting -= 1
+                watched.full = watched.full or (len(watched.kept) >= MAX_CALLS and not watched.waiting)
                 if self.keep is not None:
-                    self.keep(watched, call)
+                    self.keep(watched, kept)
 
     # ------------------------------------------------------------------ keeping calls
 
@@ -134,7 +149,7 @@ class Recorder:
         """Find out what a class is that is called for the first time."""
         found: Watched | None = None
         with self._lock:
-            target = self._safely(target_of, function)
+            target = self.safely(target_of, function)
             if target is not None and target.kind is Kind.TRANSFORMED:
                 # Of these there is a new class in each call, which is no longer there afterwards.
                 inner = self._at(target)
@@ -157,60 +172,44 @@ class Recorder:
     def _at(self, target: Target) -> Watched:
         return self.watched.setdefault(target.key, Watched(target))
 
-    def look(self, watched: Watched, function: type, args: Any, kwargs: Any) -> Call | None:
+    def look(self, watched: Watched, function: type, args: Any, kwargs: Any) -> Kept | None:
         """Keep a call if none like it is kept; return it if so."""
-        if getattr(self._busy, "now", False):
-            return None
-        return self._safely(self._look, watched, function, args, kwargs)
+        return None if getattr(self._busy, "now", False) else self.safely(self._look, watched, function, args, kwargs)
 
-    def _look(self, watched: Watched, function: type, args: Any, kwargs: Any) -> Call | None:
+    def _look(self, watched: Watched, function: type, args: Any, kwargs: Any) -> Kept | None:
         exact = _signature(args)
         if exact in watched.seen:
-            return None
+            like = watched.seen[exact]
+            # The backward of any call like the one that is kept tells what cotangents are like.
+            return like if like is not None and like.needs and like.call.cotangents is None else None
         with self._lock:
-            watched.seen.add(exact)
-            if len(watched.seen) > 64:  # each call is unlike all others: a counter among its arguments, for example
-                watched.full = len(watched.kept) > 0
+            watched.seen[exact] = None
+            watched.full = watched.full or len(watched.seen) > MAX_SEEN
             coarse = tuple(part[0] for part in exact)
             needs = torch.is_grad_enabled() and any(part[1] for part in exact)
-            if watched.alike[coarse] >= MAX_ALIKE or torch_compat.without_numbers(args):
-                return None
-            if not needs and watched.kept:
-                return None  # one that is not differentiated says enough
-            if len(watched.kept) >= MAX_CALLS:
+            enough = len(watched.kept) >= MAX_CALLS or watched.alike[coarse] >= MAX_ALIKE
+            # Of calls that are not differentiated, one says enough.
+            if enough or (watched.kept and not needs) or torch_compat.without_numbers(args):
                 return None
             watched.alike[coarse] += 1
-            call = self._capture(watched, function, args, kwargs, needs)
-            watched.kept.append(call)
-            watched.full = watched.full or len(watched.kept) >= MAX_CALLS
-            return call
-
-    def _capture(self, watched: Watched, function: type, args: Any, kwargs: Any, needs: bool) -> Call:
-        given = watched.target.arguments(function, args, kwargs)
-        with torch_compat.unobserved():
-            memo: dict[int, Any] = {}
-            return Call(
-                args=tuple(capture(value, self.budget, memo) for value in given.args),
-                kwargs={name: capture(value, self.budget, memo) for name, value in given.kwargs.items()},
-                cotangents=None,
-                random_state=torch.get_rng_state(),
-                needs=needs,
-                subject=given.subject,
-            )
-
-    def returned(self, watched: Watched, function: type, call: Call, outputs: Any) -> None:
-        """Tie a kept call to its node in the graph, so that its backward is known when it comes."""
-        with self._lock:
-            for output in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
-                node = torch_compat.graph_node(output)
-                if torch_compat.node_function(node) is function:
-                    vars(node)["gradwright_call"] = call
-                    watched.waiting += 1
-                    break
+            given = watched.target.arguments(function, args, kwargs)
+            kept = Kept(given.subject, capture_call(given.args, dict(given.kwargs), self.budget), needs)
+            watched.seen[exact] = kept
+            watched.kept.append(kept)
+            watched.waiting += needs
             if self.keep is not None:
-                self.keep(watched, call)
+                self.keep(watched, kept)
+            return kept
 
-    def _safely(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    def returned(self, function: type, kept: Kept, outputs: Any) -> None:
+        """Tie a kept call to its node in the graph, so that its backward is known when it comes."""
+        for output in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+            node = output.grad_fn if isinstance(output, torch.Tensor) else None
+            if node is not None and torch_compat.node_function(node) is function:
+                vars(node)["gradwright_call"] = kept
+                return
+
+    def safely(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Do something that the program must not notice, whatever comes of it."""
         self._busy.now = True
         try:
@@ -239,16 +238,16 @@ class _Record:
 
     def __call__(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         recorder, watched = self.recorder, self.watched
-        call = None if watched.full else recorder.look(watched, self.function, args, kwargs)
+        kept = recorder.look(watched, self.function, args, kwargs)
         outputs = original(*args, **kwargs)
-        if call is not None:
-            recorder._safely(recorder.returned, watched, self.function, call, outputs)
+        if kept is not None:
+            recorder.safely(recorder.returned, self.function, kept, outputs)
         return outputs
 
 
 def _signature(args: Any) -> tuple[Any, ...]:
     """Return what tells calls apart: for each argument its kind, whether it needs a gradient, and its size."""
-    parts = []
+    parts: list[tuple[Any, bool, Any]] = []
     for value in args:
         if isinstance(value, torch.Tensor):
             shape = value.shape
