@@ -120,7 +120,15 @@ def shown_path(file: str | None, source: Source) -> str | None:
     own = getattr(source.module, "__file__", None)
     if file is None or own is None or Path(file).resolve() == Path(own).resolve():
         return source.shown
-    return _relative(Path(file))
+    return shown_file(file)
+
+
+def shown_file(file: str | None) -> str | None:
+    """Return how to show a file that nobody named: relative to the working directory, or by its place in its package.
+
+    None, and what is no file (``<string>``), stay as they are.
+    """
+    return file if file is None or file.startswith("<") else _relative(Path(file))
 
 
 class _Walk:

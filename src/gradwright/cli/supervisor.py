@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import math
 import multiprocessing
+import os
 import signal
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -41,7 +42,7 @@ from gradwright.cli.events import (
 )
 from gradwright.cli.options import contract_ids
 from gradwright.cli.progress import bar_is_shown
-from gradwright.cli.worker import GRACE, Job, serve
+from gradwright.cli.worker import GRACE, Job, Work, serve
 from gradwright.errors import GradwrightError
 
 MAX_DEATHS = 3
@@ -52,19 +53,20 @@ SECONDS_BETWEEN_LOOKS = 0.1
 """How often the limits are looked at. In that time memory grows by a few hundred megabytes at most."""
 
 
-def supervise(options: argparse.Namespace, receive: Callable[[Event], None]) -> None:
+def supervise(options: argparse.Namespace, receive: Callable[[Event], None], work: Work | None = None) -> None:
     """Have the work done by other processes and pass on what they tell.
 
     Arguments:
         options: of the command.
         receive: called with every event, in order, as if the work was done here; what a worker could not finish is
             told in its place.
+        work: what is done, in processes that are forked from this one, instead of the work of ``gradwright check``.
 
     Raises:
         GradwrightError: no worker can be started.
     """
     with tempfile.TemporaryDirectory(prefix="gradwright-") as folder, _ending_tidily():
-        supervisor = _Supervisor(options, receive, Path(folder) / "traces")
+        supervisor = _Supervisor(options, receive, Path(folder) / "traces", work)
         while not supervisor.over:
             supervisor.run_one()
 
@@ -82,6 +84,7 @@ class _Supervisor:
     options: argparse.Namespace
     receive: Callable[[Event], None]
     traces: Path
+    work: Work | None = None
     subjects: tuple[Identity, ...] | None = None
     """As the first worker found them."""
     start: Start = field(default_factory=Start)
@@ -91,17 +94,23 @@ class _Supervisor:
 
     def __post_init__(self) -> None:
         self.allowed = memory.allowance(self.options.memory)
+        if self.allowed is not None and self.work is not None:
+            self.allowed += memory.taken(os.getpid())  # a fork begins with all that this process has
 
     def run_one(self) -> None:
         """Start a worker, listen until it ends, and decide where the next one begins."""
         self.traces.write_text("", encoding="utf-8")
         reader, writer = multiprocessing.Pipe(duplex=False)
-        job = Job(self.options, self.start, tuple(sys.path), str(self.traces), bar_is_shown(), GRACE)
+        forked = self.work is not None
+        job = Job(
+            self.options, self.start, tuple(sys.path), str(self.traces), not forked and bar_is_shown(), GRACE, self.work
+        )
+        context: Any = multiprocessing.get_context("fork" if forked else "spawn")
         # User code asks for this name to tell whether it runs in a worker of its own.
-        process = multiprocessing.get_context("spawn").Process(target=serve, args=(job, writer), name="MainProcess")
+        process = context.Process(target=serve, args=(job, writer), name="MainProcess")
         watched = _Watched()
         try:
-            with _without_main(), _ignoring_interrupts():
+            with contextlib.nullcontext() if forked else _without_main(), _ignoring_interrupts():
                 process.start()
             writer.close()
             how = self._listen(process, reader, watched)
@@ -114,7 +123,7 @@ class _Supervisor:
             place = traces.place(self.traces.read_text(encoding="utf-8", errors="replace"))
             self._died(watched.at, how + (f" at {place}" if place else ""))
 
-    def _listen(self, process: SpawnProcess, reader: Connection, watched: _Watched) -> str:
+    def _listen(self, process: BaseProcess, reader: Connection, watched: _Watched) -> str:
         """Handle events until the work or the process is over, or it has to be ended; return how the process ended."""
         while not self.over:
             before = time.monotonic()
@@ -217,7 +226,7 @@ class _Supervisor:
         self.receive(Done())
 
 
-def _how_it_ended(process: SpawnProcess) -> str:
+def _how_it_ended(process: BaseProcess) -> str:
     process.join(SECONDS_TO_END)
     return "closed the pipe to the command" if process.exitcode is None else deaths.by_itself(process.exitcode)
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from gradwright import torch_compat as torch_compat  # first: it says clearly when torch is missing
-from gradwright.checking.discovery import Found, discover
+from gradwright.checking.discovery import Discovery, Found, discover
 from gradwright.checking.earlier import NOTHING, Earlier
 from gradwright.checking.importing import user_traceback
 from gradwright.checking.report import ContractResult, Entry, NotChecked, Report
@@ -43,7 +43,13 @@ def work(options: argparse.Namespace, send: Send, start: Start) -> None:
             raise TargetError(start.lost[what])
         send(Running(what))
 
-    discovery = discover(options.targets, samples_file=options.samples, seed=options.seed, before=before)
+    examine(
+        discover(options.targets, samples_file=options.samples, seed=options.seed, before=before), options, send, start
+    )
+
+
+def examine(discovery: Discovery, options: argparse.Namespace, send: Send, start: Start) -> None:
+    """Check the subjects that were found, from a start on, and send what comes of it."""
     send(Discovered(tuple(map(_identity, discovery.found)), tuple(discovery.problems), tuple(discovery.notes)))
     for index in range(start.subject, len(discovery.found)):
         earlier = start.earlier if index == start.subject else NOTHING

@@ -12,11 +12,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, TypeAlias
 
 from gradwright.cli.events import Began, Event, Interrupted, Printed, Refused, Send, Start
 from gradwright.errors import GradwrightError
@@ -25,6 +25,10 @@ GRACE = 20.0
 """Seconds after the end of a limit in which the process may still come back by itself."""
 _PIECE = 800
 """Characters of what is printed that are sent at once: even with four bytes each, a pipe takes them as one."""
+
+
+Work: TypeAlias = Callable[[argparse.Namespace, Send, Start], None]
+"""Does what the options say from a start on, and sends what comes of it."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,18 @@ class Job:
     relay: bool = False
     """Whether what is printed is sent as well, so that it does not spoil the progress bar."""
     grace: float = GRACE
+    work: Work | None = None
+    """What is done; None for the work of ``gradwright check``. Only a process that is forked can be told another."""
 
 
 def serve(job: Job, connection: Connection) -> None:
     """Do the job and send every event; what this process is started with."""
     sys.path[:] = job.path
-    # multiprocessing has set what started this process for the user's code as well; let that choose again.
-    multiprocessing.set_start_method(None, force=True)
+    if job.work is None:
+        # multiprocessing has set what started this process for the user's code as well; let that choose again.
+        multiprocessing.set_start_method(None, force=True)
+    else:
+        _be_silent()
     # Ctrl-C reaches both processes. The other one says what is to be said.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if job.options.json == "-":
@@ -84,9 +93,12 @@ def _work(job: Job, connection: Connection, traces: TextIO) -> None:
     if job.relay:
         sys.stdout, sys.stderr = _Relay(sys.stdout, "stdout", transmit), _Relay(sys.stderr, "stderr", transmit)
     try:
-        from gradwright.cli.work import work  # here, because the command itself must not import torch
+        if job.work is None:
+            from gradwright.cli.work import work  # here, because the command itself must not import torch
 
-        work(job.options, send, job.start)
+            work(job.options, send, job.start)
+        else:
+            job.work(job.options, send, job.start)
     except GradwrightError as error:
         send(Refused(str(error)))
     except KeyboardInterrupt:
@@ -113,6 +125,14 @@ class _Relay:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def _be_silent() -> None:
+    """Let nothing that is printed here get among what the program prints that this process was forked from."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - until the process ends
 
 
 def _be_first_to_be_killed() -> None:

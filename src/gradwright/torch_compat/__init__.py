@@ -37,6 +37,9 @@ from gradwright.torch_compat.batches import may_be_batched as may_be_batched
 from gradwright.torch_compat.batches import transforms_active as transforms_active
 from gradwright.torch_compat.batches import under_vmap as under_vmap
 from gradwright.torch_compat.batches import unwrap_dead as unwrap_dead
+from gradwright.torch_compat.ending import at_end as at_end
+from gradwright.torch_compat.ending import can_fork as can_fork
+from gradwright.torch_compat.ending import refuse_collectives as refuse_collectives
 from gradwright.torch_compat.functions import all_functions as all_functions
 from gradwright.torch_compat.functions import generated_for as generated_for
 from gradwright.torch_compat.functions import watch_apply as watch_apply

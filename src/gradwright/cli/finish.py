@@ -1,0 +1,230 @@
+"""The end of a program that was watched: everything that was seen is checked, on the calls that were kept."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from gradwright import torch_compat
+from gradwright.checking.discovery import Discovery, Found
+from gradwright.checking.report import Entry, NotChecked, Usage
+from gradwright.checking.subject import Subject, as_subject
+from gradwright.checking.targets import Source, shown_file
+from gradwright.cli.events import Send, Start
+from gradwright.cli.supervisor import supervise
+from gradwright.cli.tally import Tally
+from gradwright.cli.work import examine
+from gradwright.errors import ExternalError, GradwrightError, SubjectTypeError
+from gradwright.watching.recorder import Kept, Recorder, Watched
+from gradwright.watching.samples import as_sample
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of watching one process."""
+
+    entries: tuple[Entry, ...] = ()
+    usages: tuple[Usage, ...] = ()
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False
+
+
+def finish(
+    recorder: Recorder, options: argparse.Namespace, claim: Callable[[str], bool] = lambda name: True
+) -> Outcome:
+    """Check what a process has used of custom gradients.
+
+    Arguments:
+        recorder: what has watched it; it stops.
+        options: of the command, as for ``gradwright check``; and ``include``, ``exclude``: patterns of names.
+        claim: asked whether this process shall check a subject: another one may have checked it.
+    """
+    recorder.stop()
+    found, missing = _found(recorder, options, claim)
+    entries, interrupted = _check(found, options)
+    return Outcome((*entries, *missing), tuple(usages(recorder, options)), tuple(_notes(recorder)), interrupted)
+
+
+def usages(recorder: Recorder, options: argparse.Namespace) -> Iterator[Usage]:
+    """Give what was used how often, and what is defined and was not used."""
+    called = set()
+    packages = set()
+    for watched in recorder.used():
+        subject = _subject_of(watched)
+        if subject is not None and _wanted(watched, options):
+            called.add(watched.target.key)
+            packages.add(watched.target.module.partition(".")[0])
+            note = f"{watched.transformed} calls inside torch.func, of which no values are kept"
+            place = shown_file(subject.file), subject.line
+            yield Usage(
+                subject.name, *place, watched.calls, watched.backwards, note if watched.transformed else ""
+            )
+    for function in torch_compat.all_functions():
+        key = (function.__module__, function.__qualname__)
+        top = function.__module__.partition(".")[0]
+        if key in called or top in ("torch", "gradwright") or "gw_definition" in vars(function):
+            continue
+        subject = as_subject(function, _name(function.__qualname__))
+        if _own(subject.file) or top in packages:
+            called.add(key)
+            yield Usage(subject.name, shown_file(subject.file), subject.line)
+
+
+def _found(
+    recorder: Recorder, options: argparse.Namespace, claim: Callable[[str], bool]
+) -> tuple[list[Found], list[NotChecked]]:
+    """Return what can be checked, and what cannot, with the reason."""
+    found: list[Found] = []
+    missing: list[NotChecked] = []
+    for watched in recorder.used():
+        if not _wanted(watched, options):
+            continue
+        if not watched.kept and claim(_full_name(watched)):
+            name = _name(watched.target.qualname)
+            reason = f"{name}: no call of it could be kept: {_why_not_kept(watched)}."
+            missing.append(NotChecked(name, None, None, reason))
+        for subject, kept in _by_subject(watched):
+            samples, reasons = [], []
+            for each in kept:
+                try:
+                    samples.append(as_sample(each.call, options.seed))
+                except GradwrightError as error:
+                    reasons.append(str(error))
+            if not claim(_full_name(watched)):
+                break
+            if samples:
+                module = _module(watched)
+                one = Found(subject, Source(module, subject.file or watched.target.module), {subject.name})
+                one.samples = samples
+                found.append(one)
+            else:
+                reason = f"{subject.name}: {reasons[0] if reasons else 'no call of it could be kept'}"
+                missing.append(NotChecked(subject.name, subject.file, subject.line, reason))
+    return found, missing
+
+
+def _by_subject(watched: Watched) -> Iterator[tuple[Subject, list[Kept]]]:
+    """Give each thing that was called, of all that one place in the source makes, with its calls."""
+    groups: dict[int, list[Kept]] = {}
+    for kept in watched.kept:
+        groups.setdefault(id(kept.subject), []).append(kept)
+    for group in groups.values():
+        subject = _as_subject(watched, group[0].subject)
+        if subject is not None:
+            # One that was differentiated is worth more than one that was not.
+            needed = [kept for kept in group if kept.needs]
+            yield subject, needed or group
+
+
+def _as_subject(watched: Watched, target: Any) -> Subject | None:
+    try:
+        subject = as_subject(target)
+    except SubjectTypeError:
+        return None
+    name = subject.name if subject.kind == "custom op" else _name(watched.target.qualname)
+    return replace(subject, name=name, file=shown_file(subject.file))
+
+
+def _subject_of(watched: Watched) -> Subject | None:
+    if watched.kept:
+        return _as_subject(watched, watched.kept[0].subject)
+    name = _name(watched.target.qualname)
+    return Subject(name, "Function", None, None)
+
+
+def _name(qualname: str) -> str:
+    return qualname.rpartition("<locals>.")[2]
+
+
+def _full_name(watched: Watched) -> str:
+    return f"{watched.target.module}.{watched.target.qualname}"
+
+
+def _why_not_kept(watched: Watched) -> str:
+    if watched.transformed == watched.calls:
+        return "all were inside of a transform of torch.func, whose tensors cannot be kept"
+    return "they were on tensors without numbers (fake ones, or on the meta device)"
+
+
+def _module(watched: Watched) -> ModuleType:
+    return sys.modules.get(watched.target.module) or ModuleType(watched.target.module)
+
+
+def _wanted(watched: Watched, options: argparse.Namespace) -> bool:
+    name = _full_name(watched)
+
+    def fits(patterns: Sequence[str]) -> bool:
+        return any(fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, f"*.{pattern}") for pattern in patterns)
+
+    return (not options.include or fits(options.include)) and not fits(options.exclude)
+
+
+def _own(file: str | None) -> bool:
+    """Tell whether a file belongs to the project: it lies below the working directory and is not installed there."""
+    if file is None:
+        return False
+    try:
+        inside = Path(file).resolve().relative_to(Path.cwd())
+    except (OSError, ValueError):
+        return False
+    return "site-packages" not in inside.parts
+
+
+def _check(found: list[Found], options: argparse.Namespace) -> tuple[list[Entry], bool]:
+    if not found:
+        return [], False
+    discovery = Discovery(found)
+
+    def work(options: argparse.Namespace, send: Send, start: Start) -> None:
+        torch.set_num_threads(1)  # the threads of the program are not there any more in a fork of it
+        torch_compat.refuse_collectives(_needs_others)
+        examine(discovery, options, send, start)
+
+    with Tally() as tally:
+        try:
+            if torch_compat.can_fork() and not options.no_isolation:
+                supervise(options, tally.receive, work)
+            else:
+                with _silence():
+                    examine(discovery, options, tally.receive, Start())
+        except KeyboardInterrupt:
+            tally.interrupted = True
+    return tally.entries, tally.interrupted
+
+
+def _needs_others(name: str) -> GradwrightError:
+    return ExternalError(
+        f"{name}: a collective needs all processes of the program, which is over; expected a function that computes "
+        "alone; check it in a test that starts all of them."
+    )
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keep what the code prints while it is checked out of what the program prints."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def _notes(recorder: Recorder) -> Iterator[str]:
+    if not recorder.complete:
+        yield (
+            "this version of PyTorch looks its methods up elsewhere: backwards are not seen, nor calls through an "
+            "`apply` that was bound before; so `never differentiated` is not told"
+        )
+    if recorder.compiled:
+        yield (
+            "calls inside of code that torch.compile made are not seen; run with `--eager` to have them seen"
+        )
+    for failure in recorder.failures:
+        yield f"gradwright could not look at a call: {failure}; please report this fault of gradwright's"

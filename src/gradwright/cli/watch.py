@@ -1,0 +1,227 @@
+"""``gradwright watch``: run a program unchanged, and check the custom gradients it really used, on what they really got.
+
+The program is a child process with the terminal, the arguments and the exit status it has without this command. The
+report goes to standard error, since standard output belongs to the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gradwright.checking.report import Entry, Usage
+from gradwright.cli.runs import VARIABLE, Process, Run
+from gradwright.cli.statuses import EXIT_BROKEN, EXIT_FINDINGS, EXIT_OK
+from gradwright.errors import OptionError, did_you_mean, missing_torch
+
+SITE = Path(__file__).parent / "site"
+WIDTH_WHEN_PIPED = 100
+KEPT = ("level", "only", "skip", "seed", "time_limit", "memory", "include", "exclude", "spec_only", "store", "no_check")
+"""Options that the processes of the program have to know."""
+
+
+def run_watch(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status: that of the program, unless findings shall fail it."""
+    if importlib.util.find_spec("torch") is None:
+        raise missing_torch()
+    from gradwright.cli.outputs import settle
+
+    command = _command(options)
+    finish = settle(options)
+    with tempfile.TemporaryDirectory(prefix="gradwright-watch-", ignore_cleanup_errors=True) as folder:
+        run = Run(Path(folder))
+        run.prepare(_for_processes(options))
+        status = _run(command, _environment(folder, options))
+        seen = _gather(run)
+    settled = finish(seen.entries)
+    written = _report(seen, settled.entries, settled.notes, options)
+    if not (written and settled.written) and status == EXIT_OK:
+        status = EXIT_BROKEN
+    elif status == EXIT_OK and _fails(settled.entries, options):
+        status = EXIT_FINDINGS
+    return _leave(status)
+
+
+# ---------------------------------------------------------------------- the program
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    """Return the command that is run.
+
+    Raises:
+        OptionError: there is no such program.
+    """
+    if options.module is not None:
+        name, *arguments = options.module
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            raise OptionError(
+                f"watch: there is no module {name!r}; expected one that can be imported; install it, or give the path "
+                "of a script."
+            )
+        return [sys.executable, "-m", name, *arguments]
+    program = options.program
+    if options.is_command:
+        if shutil.which(program[0]) is None:
+            raise OptionError(
+                f"watch: there is no command {program[0]!r}; expected a program after `--`; correct the name."
+            )
+        return list(program)
+    script = Path(program[0])
+    if not script.is_file() and not (script / "__main__.py").is_file():
+        near = [str(p) for p in script.parent.glob("*.py")] if script.parent.is_dir() else []
+        instead = f" For a command that is no Python script write `gradwright watch -- {' '.join(program)}`."
+        raise OptionError(
+            f"watch: there is no script {program[0]}; expected a Python file; correct the path."
+            + (did_you_mean(program[0], near) or (instead if shutil.which(program[0]) else ""))
+        )
+    return [sys.executable, *program]
+
+
+def _environment(folder: str, options: argparse.Namespace) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+    found = {**os.environ, "PYTHONPATH": path, VARIABLE: folder}
+    if options.eager:
+        found["TORCHDYNAMO_DISABLE"] = "1"
+    return found
+
+
+def _for_processes(options: argparse.Namespace) -> argparse.Namespace:
+    """Return the options for the processes of the program, some of which may work in other directories."""
+    kept = {name: getattr(options, name) for name in KEPT}
+    kept["store"] = None if options.store is None else str(Path(options.store).absolute())
+    return argparse.Namespace(
+        **kept, require=(), samples=None, targets=(), no_isolation=False, verbose=False, json=None
+    )
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run the program to its end and return its status, negative for a signal."""
+    process: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, frame: object) -> None:
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def leave_to_program(number: int, frame: object) -> None:
+        """Ctrl-C reaches the program as well, which decides what comes of it."""
+
+    # Handlers, not SIG_IGN: the program would inherit that.
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, leave_to_program)}
+    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, pass_on)
+    try:
+        process = subprocess.Popen(command, env=environment)
+        return process.wait()
+    except OSError as error:
+        raise OptionError(f"watch: {command[0]} cannot be run: {error}; expected a program; check it.") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(status: int) -> int:
+    """End as the program did, also by a signal."""
+    if status >= 0:
+        return status
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+    return 128 - status  # where the signal was not deadly for this process
+
+
+# ---------------------------------------------------------------------- what was seen
+
+
+@dataclass
+class _Seen:
+    entries: list[Entry] = field(default_factory=list)
+    usages: list[Usage] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _gather(run: Run) -> _Seen:
+    """Put together what the processes of the program left."""
+    seen = _Seen()
+    used: dict[tuple[str, str | None, int | None], Usage] = {}
+    processes = list(run.processes())
+    for process in processes:
+        outcome = process.outcome
+        if process.failure is not None:
+            seen.notes.append(
+                f"gradwright itself failed in process {process.pid}; please report this fault of gradwright's:\n"
+                f"{process.failure.rstrip()}"
+            )
+        if outcome is None:
+            if process.failure is None:
+                seen.notes.append(_lost(process))
+            continue
+        seen.entries += outcome.entries
+        seen.notes += [note for note in outcome.notes if note not in seen.notes]
+        if outcome.interrupted:
+            seen.notes.append(f"interrupted: not everything that process {process.pid} used was checked")
+        for usage in outcome.usages:
+            key = (usage.name, usage.file, usage.line)
+            other = used.get(key, Usage(*key))
+            used[key] = replace(
+                usage,
+                calls=usage.calls + other.calls,
+                backwards=usage.backwards + other.backwards,
+                note=usage.note or other.note,
+            )
+    seen.usages = list(used.values())
+    for words in run.foreign():
+        seen.notes.append(
+            f"a process could not be watched, because gradwright cannot be imported there ({words}); expected it to be "
+            "installed beside torch; install it in that environment."
+        )
+    if not processes:
+        seen.notes.append("no process of the program imported torch, so there was nothing to watch.")
+    elif not (seen.entries or any(usage.calls for usage in seen.usages)):
+        seen.notes.append("the program called no custom gradient.")
+    return seen
+
+
+def _lost(process: Process) -> str:
+    """Say what is kept of a process that ended before it was checked."""
+    if process.calls is None:
+        return f"process {process.pid} ({process.command}) ended without a trace before it called any custom gradient."
+    return (
+        f"process {process.pid} ({process.command}) was ended before what it used could be checked; the calls that it "
+        "made until then are kept"
+    )
+
+
+def _report(seen: _Seen, entries: Sequence[Entry], notes: Sequence[str], options: argparse.Namespace) -> bool:
+    """Show the verdicts and write the files that are asked for; false when one could not be written."""
+    from rich.console import Console
+
+    from gradwright.cli.outputs import write_reports
+    from gradwright.reporting import terminal
+
+    sys.stdout.flush()
+    piped = not sys.stderr.isatty() and "COLUMNS" not in os.environ
+    console = Console(stderr=True, highlight=False, width=WIDTH_WHEN_PIPED if piped else None)
+    print("\ngradwright watch", "-" * 60, file=sys.stderr)
+    if entries or seen.usages:
+        terminal.render(entries, console, verbose=options.verbose, usage=seen.usages)
+    for note in [*seen.notes, *notes]:
+        print(note, file=sys.stderr)
+    return write_reports(entries, seen.usages, options, "watch")
+
+
+def _fails(entries: Sequence[Entry], options: argparse.Namespace) -> bool:
+    from gradwright.cli.outputs import fails, unchecked
+
+    return (options.fail_on != "none" and fails(entries, options)) or unchecked(entries, options)

@@ -1,0 +1,134 @@
+"""What runs inside of a program that ``gradwright watch`` started: it begins when torch is imported.
+
+The program must not notice: whatever goes wrong in here ends up in the report and not in the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gradwright import torch_compat
+from gradwright.cli.runs import Run
+from gradwright.watching.capture import Budget
+from gradwright.watching.recorder import Recorder
+
+
+def begin(folder: str) -> None:
+    """Watch this process from now on, and check what it used when it ends."""
+    run = Run(Path(folder))
+    with _told(run):
+        _Watching(run).start()
+
+
+def budget(options: argparse.Namespace) -> Budget:
+    """Return how much may be kept of values."""
+    return Budget(sample=0) if options.spec_only else Budget()
+
+
+class _Watching:
+    """Watches one process, and the ones that are forked from it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.options = run.options()
+        self.recorder = Recorder(budget(self.options))
+        self.pid = os.getpid()
+        self.over = False
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self.recorder.start()
+        torch_compat.at_end(self.end)
+        os.register_at_fork(after_in_child=self._forked)
+        self._end_before_exit()
+        self._hide_frames()
+        self.run.began()
+
+    def end(self) -> None:
+        """Check what was seen, once in each process."""
+        forked = os.getpid() != self.pid
+        if self.over or (forked and not any(True for _ in self.recorder.used())):
+            return
+        self.over = True
+        with _told(self.run):
+            from gradwright.cli.finish import finish  # here: a program that is over can wait for its import
+
+            self.run.leave(finish(self.recorder, self.options, self.run.claim))
+
+    def _forked(self) -> None:
+        """Count anew in a child process; what the parent recorded is the parent's."""
+        if not self.over:
+            with _told(self.run):
+                self.recorder.forget()
+
+    def _end_before_exit(self) -> None:
+        """Have ``os._exit`` end as a program ends: processes that multiprocessing forks leave by it."""
+        leave = os._exit
+
+        def after_checking(status: int) -> Any:
+            with contextlib.suppress(BaseException):
+                self.end()
+            leave(status)
+
+        os._exit = after_checking  # type: ignore[assignment]
+
+    def _hide_frames(self) -> None:
+        """Have an error that ends the program, or a thread of it, look as it would without the hook."""
+        shown, shown_of_thread = sys.excepthook, threading.excepthook
+
+        def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            _hide(error)
+            shown(kind, error, error.__traceback__ if trace is not None else None)
+
+        def show_of_thread(arguments: Any) -> None:
+            if arguments.exc_value is not None:
+                _hide(arguments.exc_value)
+            shown_of_thread(arguments)
+
+        sys.excepthook, threading.excepthook = show, show_of_thread
+
+
+def _hide(error: BaseException) -> None:
+    """Take the frames of the hook out of the tracebacks of an error and of those behind it."""
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        each = chain.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = _without_hook(each.__traceback__)
+            chain += [each.__cause__, each.__context__]
+
+
+def _without_hook(trace: TracebackType | None) -> TracebackType | None:
+    own = sys.modules[Recorder.__module__].__file__
+    first = trace
+    while first is not None and first.tb_frame.f_code.co_filename == own:
+        first = first.tb_next
+    current = first
+    while current is not None:
+        following = current.tb_next
+        while following is not None and following.tb_frame.f_code.co_filename == own:
+            following = following.tb_next
+        current.tb_next = following
+        current = following
+    return first
+
+
+@contextlib.contextmanager
+def _told(run: Run) -> Iterator[None]:
+    """Tell the command what goes wrong within the block, and nobody else."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        with contextlib.suppress(OSError):
+            run.failed(traceback.format_exc())
