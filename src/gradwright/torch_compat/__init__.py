@@ -34,6 +34,7 @@ from gradwright.torch_compat.batches import is_legacy_batch as is_legacy_batch
 from gradwright.torch_compat.batches import legacy_batch_first as legacy_batch_first
 from gradwright.torch_compat.batches import legacy_batched as legacy_batched
 from gradwright.torch_compat.batches import may_be_batched as may_be_batched
+from gradwright.torch_compat.batches import outside_transforms as outside_transforms
 from gradwright.torch_compat.batches import transforms_active as transforms_active
 from gradwright.torch_compat.batches import under_vmap as under_vmap
 from gradwright.torch_compat.batches import unwrap_dead as unwrap_dead

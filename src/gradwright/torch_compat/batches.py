@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -96,8 +98,20 @@ _LEGACY_LEVEL = 1
 
 def bare_sample(tensor: torch.Tensor) -> torch.Tensor:
     """Return the values of a tensor without the transforms around it; of a batch those of the first sample."""
+    places = []
     while functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):
-        place = functorch.maybe_get_bdim(tensor) if functorch.is_batchedtensor(tensor) else None
+        if functorch.is_batchedtensor(tensor):
+            places.append(functorch.maybe_get_bdim(tensor))
         tensor = functorch.get_unwrapped(tensor)
-        tensor = tensor if place is None else tensor.select(place, 0)
+    for place in reversed(places):
+        tensor = tensor.select(place, 0)  # where a transform is running, it wraps this
+        while functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = functorch.get_unwrapped(tensor)
     return tensor.detach()
+
+
+def outside_transforms() -> AbstractContextManager[Any]:
+    """Return a context in which operations on plain tensors are not part of the transforms that are running."""
+    pyfunctorch = sys.modules.get("torch._functorch.pyfunctorch")  # imported where a transform is running
+    clear = getattr(pyfunctorch, "temporarily_clear_interpreter_stack", nullcontext)
+    return clear() if transforms_active() else nullcontext()

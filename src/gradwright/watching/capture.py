@@ -8,7 +8,7 @@ all becomes an :class:`~gradwright.watching.calls.Unkept` with the reason.
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +22,10 @@ from gradwright.watching.copies import bytes_of, copy_tensor
 from gradwright.watching.specs import specify
 
 MIB = 2**20
+
+
+_PLAIN = {int, float, bool, str, complex, torch.Size, torch.dtype, torch.device}
+"""What is kept as it is without a closer look."""
 
 
 class Budget:
@@ -61,7 +65,7 @@ def capture(value: Any, budget: Budget) -> Any:
     first sample. Random numbers, grad mode and the originals stay as they are, and nothing is raised.
     """
     try:
-        with torch_compat.unseen(), _outside_inference():
+        with torch_compat.unseen(), _outside():
             return _Copier(budget).copy(value)
     except Exception as error:
         return Unkept(_kind(value), describe_exception(error))
@@ -91,7 +95,10 @@ def size_of(captured: Any) -> int:
     return sum(sizes.values())
 
 
-def _outside_inference() -> Any:
+def _outside() -> AbstractContextManager[Any]:
+    """Return a context outside of transforms and of inference mode, of which a copy would otherwise be a part."""
+    if torch_compat.transforms_active():
+        return torch_compat.outside_transforms()
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
@@ -113,7 +120,7 @@ class _Copier:
             if key not in self.known:
                 self.known[key] = self._tensor(value)
             return self.known[key]
-        if value is None or kind in (int, float, bool, str, complex):
+        if value is None or kind in _PLAIN:
             return value
         if kind is tuple:
             return tuple(map(self.copy, value))
@@ -136,9 +143,7 @@ class _Copier:
             return Unkept(_kind(tensor), describe_exception(error))
 
     def _kept(self, tensor: Tensor) -> Any:
-        wanted = tensor.requires_grad
-        if torch_compat.transforms_active():
-            wanted = torch_compat.in_graph(tensor)
+        wanted = torch_compat.in_graph(tensor) if torch_compat.transforms_active() else tensor.requires_grad
         bare = torch_compat.bare_sample(tensor)
         reason = _obstacle(tensor, bare)
         if reason is not None:
@@ -164,6 +169,8 @@ def _obstacle(tensor: Tensor, bare: Tensor) -> str | None:
         return "it has no values"
     if torch_compat.is_legacy_batch(bare):
         return "a batch of is_grads_batched=True"
+    if bare.layout == torch.strided and bare.numel() and not bare.data_ptr():
+        return "its memory was given back"  # as sharding does with parameters; reading it ends the process
     kind = type(tensor)
     if (
         kind is not Tensor

@@ -36,8 +36,7 @@ def _is_near(tensor: Tensor, span: int) -> bool:
 
 
 def copy_tensor(tensor: Tensor) -> Tensor:
-    """Copy a tensor into main memory, with its strides and lazy bits; autograd is not involved."""
-    tensor = tensor.detach()
+    """Copy a tensor that is detached into main memory, with its strides and lazy bits."""
     if not tensor.is_cpu:
         return _to_main_memory(tensor)
     if tensor.layout != torch.strided or _is_plain(tensor):
