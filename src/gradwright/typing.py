@@ -18,9 +18,7 @@ Verdict: TypeAlias = Literal["pass", "fail", "suspect", "unsupported", "unresolv
 Provenance: TypeAlias = Literal["declared", "recorded", "typed", "synthesised"]
 """Where a sample came from."""
 
-Intent: TypeAlias = Literal[
-    "exact", "surrogate", "scaled", "reversed", "side-loss", "forward-only", "first-order-only"
-]
+Intent: TypeAlias = Literal["exact", "surrogate", "scaled", "reversed", "side-loss", "forward-only", "first-order-only"]
 """What a rule means to be; the words are explained in the documentation under *Intent*."""
 
 INTENTS: tuple[Intent, ...] = (
