@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 import gradwright
-from gradwright.checking.report import Support, Where
+from gradwright.checking.report import Support, Usage, Where
 from gradwright.reporting.machine import document, to_json
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text(encoding="utf-8"))
@@ -147,3 +147,14 @@ def test_the_table_of_transforms(make):
         {"transform": "vmap", "verdict": "unsupported", "reason": "there is no vmap rule"},
         {"transform": "grad", "verdict": "pass", "reason": None},
     ]
+
+
+def test_the_usage_of_a_program_that_was_watched(make):
+    rows = [Usage("Exp", "ops.py", 12, calls=9, backwards=8), Usage("Idle", None, None, note="made at run time")]
+    data = json.loads(to_json([make.report()], command="watch", usage=rows))
+    validate(data)
+    assert data["usage"] == [
+        {"name": "Exp", "file": "ops.py", "line": 12, "calls": 9, "backwards": 8, "note": None},
+        {"name": "Idle", "file": None, "line": None, "calls": 0, "backwards": 0, "note": "made at run time"},
+    ]
+    assert document([make.report()], command="check")["usage"] == []

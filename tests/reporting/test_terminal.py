@@ -7,14 +7,14 @@ import sys
 import pytest
 from rich.console import Console
 
-from gradwright.checking.report import SampleNote, Support
+from gradwright.checking.report import SampleNote, Support, Usage
 from gradwright.reporting import terminal
 from gradwright.reporting.terminal import plain_text
 
 
-def rendered(entries, *, width=100, encoding="utf-8", verbose=False, **options) -> str:
+def rendered(entries, *, width=100, encoding="utf-8", verbose=False, usage=(), **options) -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    terminal.render(entries, Console(file=stream, width=width, **options), verbose=verbose)
+    terminal.render(entries, Console(file=stream, width=width, **options), verbose=verbose, usage=usage)
     stream.seek(0)
     return stream.read()
 
@@ -282,3 +282,44 @@ def test_a_place_below_the_working_directory_is_given_from_there(make, tmp_path,
     monkeypatch.chdir(tmp_path)
     assert "ops.py:12" in plain_text([make.report(file=str(tmp_path / "ops.py"))])
     assert str(tmp_path) not in plain_text([make.report(file=str(tmp_path / "ops.py"))])
+
+
+def test_what_a_program_did_not_exercise_is_listed_with_its_place(make):
+    usage = [
+        Usage("Exp", "ops.py", 12, calls=9, backwards=9),
+        Usage("Idle", "ops.py", 40),
+        Usage("Plain", "ops.py", 55, calls=3, note="2 of them inside torch.func"),
+        Usage("Once", None, None, calls=1),
+    ]
+    text = rendered([make.report()], usage=usage)
+    block = text[text.index("3 of 4 Functions were called, 2 never differentiated\n") :].splitlines()
+    assert [line.split() for line in block[1:6]] == [
+        ["Defined", "and", "never", "called:"],
+        ["Idle", "ops.py:40"],
+        ["Called", "and", "never", "differentiated:"],
+        ["Plain", "ops.py:55", "3", "calls;", "2", "of", "them", "inside", "torch.func"],
+        ["Once", "1", "call"],
+    ]
+    assert "\n1 checked, 3 not exercised (1 never called, 2 never differentiated)\n1 subject: 1 passed," in text
+    assert text.index("Functions were called") < text.index("Inputs used")
+
+
+def test_unused_functions_past_twelve_are_counted(make):
+    usage = [Usage(f"Idle{i}", "ops.py", i + 1) for i in range(20)]
+    text = rendered([], usage=usage)
+    assert "0 of 20 Functions were called, 0 never differentiated" in text
+    assert "Idle11 " in text
+    assert "Idle12 " not in text
+    assert "    and 8 more\n" in text
+    assert "Idle19 " in rendered([], usage=usage, verbose=True)
+
+
+def test_where_everything_was_exercised_there_is_nothing_to_list(make):
+    usage = [Usage("Exp", "ops.py", 12, calls=9, backwards=9)]
+    assert rendered([make.report()], usage=usage) == rendered([make.report()])
+
+
+def test_the_footer_counts_those_that_refuse_something(make):
+    refuses = make.report("Refuses", make.result("vmap", "unsupported", message="no rule"))
+    assert "\n3 checked, 1 with something unsupported\n" in plain_text([refuses, make.report(), make.broken()])
+    assert " checked, " not in plain_text([make.report(), make.broken()])

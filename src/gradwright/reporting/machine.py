@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import gradwright
-from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report
+from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report, Usage
 
 SCHEMA = 1
 """Raised when a field changes its meaning or goes away, not when one is added."""
 
 
-def document(entries: Sequence[Entry], command: str) -> dict[str, Any]:
+def document(entries: Sequence[Entry], command: str, usage: Sequence[Usage] = ()) -> dict[str, Any]:
     """Return the document as plain dictionaries, lists, text and numbers that JSON can hold.
+
+    ``usage`` is how often a program that was watched used each custom gradient it defines.
 
     NaN and the infinities become the texts ``"nan"``, ``"inf"`` and ``"-inf"``; a complex number becomes
     ``{"re": ..., "im": ...}``.
@@ -31,12 +33,13 @@ def document(entries: Sequence[Entry], command: str) -> dict[str, Any]:
         "torch": torch_version(entries),
         "command": command,
         "subjects": [_not_checked(e) if isinstance(e, NotChecked) else _subject(e) for e in entries],
+        "usage": [_usage(row) for row in usage],
     }
 
 
-def to_json(entries: Sequence[Entry], command: str, path: str | Path | None = None) -> str:
+def to_json(entries: Sequence[Entry], command: str, path: str | Path | None = None, usage: Sequence[Usage] = ()) -> str:
     """Return the document as text, and write it to ``path`` if one is given (its folder is made when missing)."""
-    text = json.dumps(document(entries, command), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(document(entries, command, usage), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text, encoding="utf-8")
@@ -86,6 +89,17 @@ def _not_checked(entry: NotChecked) -> dict[str, Any]:
         "contracts": [],
         "error": entry.reason,
         "remedy": entry.remedy,
+    }
+
+
+def _usage(row: Usage) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "file": row.file,
+        "line": row.line,
+        "calls": row.calls,
+        "backwards": row.backwards,
+        "note": row.note or None,
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from gradwright.checking.contracts import QUESTIONS
-from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report
+from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report, Usage
 from gradwright.typing import GUESSED, VERDICTS, Verdict
 
 Status: TypeAlias = Literal[
@@ -126,7 +126,7 @@ def labels(entries: Sequence[Entry]) -> list[str]:
     ]
 
 
-def location(entry: Entry) -> str:
+def location(entry: Entry | Usage) -> str:
     """Return ``file:line`` as far as it is known."""
     if entry.file is None:
         return ""

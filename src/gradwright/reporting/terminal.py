@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report
+from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report, Usage
 from gradwright.reporting import overview, summary
+from gradwright.reporting.exercised import Exercised, exercised
 from gradwright.reporting.pen import STYLES, Pen
 from gradwright.typing import VERDICTS, Verdict
 
@@ -33,6 +34,8 @@ SUPPORT_WORDS: dict[Verdict, str] = {
     "skipped": "not examined",
 }
 """How the verdicts are called in the table of transforms."""
+MAX_UNUSED = 12
+"""Functions that are named of those never called, and of those never differentiated."""
 MAX_NAMES = 4
 """Subjects that are named where a reason is shared."""
 
@@ -44,22 +47,23 @@ def plain_text(entries: Sequence[Entry], *, verbose: bool = False) -> str:
         file=stream, width=WIDTH, color_system=None, force_terminal=False, force_jupyter=False, legacy_windows=False
     )
     # The text is likely to be printed: it must not hold a mark that standard output cannot encode.
-    _write(entries, Pen(console, getattr(sys.stdout, "encoding", None)), verbose)
+    _write(entries, Pen(console, getattr(sys.stdout, "encoding", None)), verbose, exercised(()))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip("\n")
 
 
-def render(entries: Sequence[Entry], console: Console, *, verbose: bool = False) -> None:
+def render(entries: Sequence[Entry], console: Console, *, verbose: bool = False, usage: Sequence[Usage] = ()) -> None:
     """Write the report on a rich console.
 
     Arguments:
         entries: reports and subjects that could not be run, in any order.
         console: where to write.
         verbose: write every passing row, every finding and every sample, and the tracebacks.
+        usage: how often a program that was watched used each custom gradient it defines.
     """
-    _write(entries, Pen(console), verbose)
+    _write(entries, Pen(console), verbose, exercised(usage))
 
 
-def _write(entries: Sequence[Entry], pen: Pen, verbose: bool) -> None:
+def _write(entries: Sequence[Entry], pen: Pen, verbose: bool, used: Exercised) -> None:
     rows = summary.ordered(entries)
     passing = [entry for entry in rows if summary.status(entry) == "passed"]
     hidden = [] if verbose or len(rows) == 1 else passing[MAX_PASSING:]
@@ -70,6 +74,7 @@ def _write(entries: Sequence[Entry], pen: Pen, verbose: bool) -> None:
         overview.one(reports[0][1], pen)
     elif rows:
         overview.many(rows, len(hidden), pen)
+    _unused(used, pen, verbose, first=not rows)
     for label, report in reports:
         _findings(label, report, pen, verbose)
     for label, row in zip(summary.labels(rows), rows):
@@ -80,8 +85,28 @@ def _write(entries: Sequence[Entry], pen: Pen, verbose: bool) -> None:
     _refused(reports, alone, pen)
     _left_out(reports, alone, pen)
     _inputs(reports, alone, pen, verbose)
-    if not alone:
-        _footer(entries, pen)
+    if not alone or used.missed:
+        _footer(entries, used, pen)
+
+
+def _unused(used: Exercised, pen: Pen, verbose: bool, *, first: bool) -> None:
+    """Write which Functions the program that was watched never called, and which it never differentiated."""
+    if not used.missed:
+        return
+    if not first:
+        pen.blank()
+    pen.line((str(used), "bold"))
+    for heading, rows in used.sections:
+        pen.line(f"{heading}:", indent=2)
+        shown = rows if verbose else rows[:MAX_UNUSED]
+        lines = []
+        for row in shown:
+            said = [summary.plural(row.calls, "call")] if row.calls else []
+            said += [row.note] if row.note else []
+            lines.append((pen.text(row.name), pen.text((summary.location(row), "dim")), pen.text("; ".join(said))))
+        pen.grid(lines, indent=4)
+        if len(rows) > len(shown):
+            pen.line(f"and {len(rows) - len(shown)} more", indent=4)
 
 
 def _findings(label: str, report: Report, pen: Pen, verbose: bool) -> None:
@@ -220,7 +245,7 @@ def _inputs(reports: Sequence[tuple[str, Report]], alone: bool, pen: Pen, verbos
         pen.grid([(row[1],) for row in rows] if alone else rows)
 
 
-def _footer(entries: Sequence[Entry], pen: Pen) -> None:
+def _footer(entries: Sequence[Entry], used: Exercised, pen: Pen) -> None:
     """Write the counts, and once more what failed, because the end of the text is what a terminal shows."""
     pen.blank()
     for label, entry in zip(summary.labels(entries), entries):
@@ -233,6 +258,20 @@ def _footer(entries: Sequence[Entry], pen: Pen) -> None:
             names = [result.id for result in entry.failed]
             names += [f"{name} (hung, or ended the process)" for name in entry.ended]
             pen.line(pen.mark("fail" if entry.failed else "unresolved"), " ", (label, "bold"), f": {', '.join(names)}")
+    refusing = sum(isinstance(entry, Report) and bool(entry.unsupported) for entry in entries)
+    if used.missed or refusing:
+        pen.line(_coverage(entries, used, refusing))
     seconds = sum(entry.seconds for entry in entries if isinstance(entry, Report))
     bad = any(summary.status(entry) in ("failed", "could not be run", "ended early") for entry in entries)
     pen.line((summary.counts_text(entries), "bold red" if bad else "bold green"), f" ({summary.seconds_text(seconds)})")
+
+
+def _coverage(entries: Sequence[Entry], used: Exercised, refusing: int) -> str:
+    """Say how much was checked, how much the program did not exercise, and how many refuse something aloud."""
+    said = [f"{sum(isinstance(entry, Report) for entry in entries)} checked"]
+    if used.missed:
+        unused, undifferentiated = len(used.never_called), len(used.never_differentiated)
+        said.append(f"{used.missed} not exercised ({unused} never called, {undifferentiated} never differentiated)")
+    if refusing:
+        said.append(f"{refusing} with something unsupported")
+    return ", ".join(said)
