@@ -26,7 +26,6 @@ from gradwright.cli.tally import Tally
 from gradwright.cli.work import examine
 from gradwright.errors import ExternalError, GradwrightError, SubjectTypeError
 from gradwright.watching.recorder import Kept, Recorder, Watched
-from gradwright.watching.samples import as_sample
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,7 @@ def usages(recorder: Recorder, options: argparse.Namespace) -> Iterator[Usage]:
             packages.add(watched.target.module.partition(".")[0])
             note = f"{watched.transformed} calls inside torch.func, of which no values are kept"
             place = shown_file(subject.file), subject.line
-            yield Usage(
-                subject.name, *place, watched.calls, watched.backwards, note if watched.transformed else ""
-            )
+            yield Usage(subject.name, *place, watched.calls, watched.backwards, note if watched.transformed else "")
     for function in torch_compat.all_functions():
         key = (function.__module__, function.__qualname__)
         top = function.__module__.partition(".")[0]
@@ -223,8 +220,14 @@ def _notes(recorder: Recorder) -> Iterator[str]:
             "`apply` that was bound before; so `never differentiated` is not told"
         )
     if recorder.compiled:
-        yield (
-            "calls inside of code that torch.compile made are not seen; run with `--eager` to have them seen"
-        )
+        yield ("calls inside of code that torch.compile made are not seen; run with `--eager` to have them seen")
     for failure in recorder.failures:
         yield f"gradwright could not look at a call: {failure}; please report this fault of gradwright's"
+
+
+def as_sample(call, seed):
+    from gradwright.checking.samples import Sample
+
+    return Sample(
+        call.args, call.kwargs, provenance="recorded", cotangents=call.cotangents, random_state=call.random_state
+    )

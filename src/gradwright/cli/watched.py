@@ -43,6 +43,7 @@ class _Watching:
         self.recorder = Recorder(budget(self.options))
         self.pid = os.getpid()
         self.over = False
+        self.script = getattr(sys.modules.get("__main__"), "__file__", None)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -62,7 +63,8 @@ class _Watching:
         with _told(self.run):
             from gradwright.cli.finish import finish  # here: a program that is over can wait for its import
 
-            self.run.leave(finish(self.recorder, self.options, self.run.claim))
+            with _script_known(self.script):
+                self.run.leave(finish(self.recorder, self.options, self.run.claim))
 
     def _forked(self) -> None:
         """Count anew in a child process; what the parent recorded is the parent's."""
@@ -122,6 +124,20 @@ def _without_hook(trace: TracebackType | None) -> TracebackType | None:
         current.tb_next = following
         current = following
     return first
+
+
+@contextlib.contextmanager
+def _script_known(script: str | None) -> Iterator[None]:
+    """Let the source of a script be found within the block: Python forgets its file when it has run to its end."""
+    main = sys.modules.get("__main__")
+    forgotten = main is not None and script is not None and not hasattr(main, "__file__")
+    if forgotten:
+        main.__file__ = script  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        if forgotten:
+            del main.__file__  # type: ignore[union-attr]
 
 
 @contextlib.contextmanager

@@ -90,4 +90,3 @@ def _refusing(name: str, error: Callable[[str], BaseException]) -> Callable[...,
         raise error(name)
 
     return refuse
-
