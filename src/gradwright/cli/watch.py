@@ -1,4 +1,4 @@
-"""``gradwright watch``: run a program unchanged, and check the custom gradients it really used, on what they really got.
+"""``gradwright watch``: run a program unchanged, and check the custom gradients it used on what they really got.
 
 The program is a child process with the terminal, the arguments and the exit status it has without this command. The
 report goes to standard error, since standard output belongs to the program.

@@ -61,6 +61,8 @@ class _Watching:
             return
         self.over = True
         with _told(self.run):
+            if forked:
+                self.run.began()
             from gradwright.cli.finish import finish  # here: a program that is over can wait for its import
 
             with _script_known(self.script):
@@ -81,7 +83,7 @@ class _Watching:
                 self.end()
             leave(status)
 
-        os._exit = after_checking  # type: ignore[assignment]
+        os._exit = after_checking
 
     def _hide_frames(self) -> None:
         """Have an error that ends the program, or a thread of it, look as it would without the hook."""

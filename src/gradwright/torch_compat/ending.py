@@ -42,7 +42,7 @@ def at_end(action: Callable[[], None]) -> None:
     ``concurrent.futures`` registers earlier, while processes can be started. Threads of the program that still run are
     waited for, as Python does next anyway.
     """
-    done = []
+    done: list[bool] = []
 
     def once() -> None:
         if not done:

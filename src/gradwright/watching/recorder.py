@@ -65,10 +65,10 @@ class Watched:
 class Recorder:
     """Watches the Functions of this process from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, budget: Budget | None = None, keep: Callable[[Watched, Kept], None] | None = None) -> None:
+    def __init__(self, budget: Budget | None = None, keep: Callable[[Watched, Kept | None], None] | None = None) -> None:
         self.budget = budget if budget is not None else Budget()
         self.keep = keep
-        """Told each call that is kept, and again when its backward has run."""
+        """Told each call that is kept, and again when its backward has run; None when one is not kept after all."""
         self.watched: dict[Any, Watched] = {}
         """By what is checked in the end: a place in the source."""
         self.complete = True
@@ -79,6 +79,8 @@ class Recorder:
         """What went wrong in the recorder itself."""
         self._of: dict[int, Watched | None] = {}
         """By the identity of the class; None for what is not watched."""
+        self._inner: dict[int, Watched] = {}
+        """The same for classes that a transform makes, a new one in each call: what they stand for."""
         self._alive: dict[int, Any] = {}
         self._lock = threading.RLock()
         self._busy = threading.local()
@@ -120,6 +122,9 @@ class Recorder:
     def _pulled(self, node: Any, function: type) -> Callable[..., Any] | None:
         watched = self._of.get(id(function))
         if watched is None:
+            inner = self._inner.get(id(function))
+            if inner is not None:
+                inner.backwards += 1
             return None
         watched.backwards += 1
         if not watched.waiting:
@@ -148,24 +153,22 @@ class Recorder:
     def _new(self, function: type) -> Watched | None:
         """Find out what a class is that is called for the first time."""
         found: Watched | None = None
+        key = id(function)
+
+        def gone(_: Any) -> None:
+            for table in (self._of, self._inner, self._alive):
+                table.pop(key, None)
+
         with self._lock:
             target = self.safely(target_of, function)
+            self._alive[key] = weakref.ref(function, gone)
             if target is not None and target.kind is Kind.TRANSFORMED:
-                # Of these there is a new class in each call, which is no longer there afterwards.
-                inner = self._at(target)
+                inner = self._inner[key] = self._at(target)
                 inner.calls += 1
                 inner.transformed += 1
-                return None
             self.compiled = self.compiled or (target is not None and target.kind is Kind.COMPILED)
             if target is not None and target.kind is Kind.USER:
                 found = self._at(target)
-            key = id(function)
-
-            def gone(_: Any) -> None:
-                self._of.pop(key, None)
-                self._alive.pop(key, None)
-
-            self._alive[key] = weakref.ref(function, gone)
             self._of[key] = found
         return found
 
@@ -200,6 +203,17 @@ class Recorder:
             if self.keep is not None:
                 self.keep(watched, kept)
             return kept
+
+    def drop(self, watched: Watched, kept: Kept) -> None:
+        """Do not keep a call after all, unless its backward has run in another one like it."""
+        with self._lock:
+            if kept in watched.kept and kept.call.cotangents is None:
+                watched.kept.remove(kept)
+                watched.waiting -= kept.needs
+                watched.full = False
+                self.budget.give_back((kept.call.args, kept.call.kwargs))
+                if self.keep is not None:
+                    self.keep(watched, None)
 
     def returned(self, function: type, kept: Kept, outputs: Any) -> None:
         """Tie a kept call to its node in the graph, so that its backward is known when it comes."""
@@ -239,7 +253,12 @@ class _Record:
     def __call__(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         recorder, watched = self.recorder, self.watched
         kept = recorder.look(watched, self.function, args, kwargs)
-        outputs = original(*args, **kwargs)
+        try:
+            outputs = original(*args, **kwargs)
+        except BaseException:
+            if kept is not None:  # what a program refuses is not what it uses
+                recorder.safely(recorder.drop, watched, kept)
+            raise
         if kept is not None:
             recorder.safely(recorder.returned, self.function, kept, outputs)
         return outputs
@@ -250,9 +269,10 @@ def _signature(args: Any) -> tuple[Any, ...]:
     parts: list[tuple[Any, bool, Any]] = []
     for value in args:
         if isinstance(value, torch.Tensor):
-            shape = value.shape
-            kind = (value.dtype, len(shape), value.requires_grad, value.layout, value.is_contiguous())
-            parts.append((kind, value.requires_grad, tuple(shape)))
+            plain = value.layout is torch.strided and not value.is_nested
+            shape = tuple(value.shape) if plain else ()
+            kind = (value.dtype, len(shape), value.requires_grad, value.layout, plain and value.is_contiguous())
+            parts.append((kind, value.requires_grad, shape))
         elif value is None or isinstance(value, (bool, str)) or (isinstance(value, int) and -16 <= value <= 16):
             parts.append((value, False, None))
         else:
