@@ -118,7 +118,7 @@ def test_sizes_keep_order_parity_and_products() -> None:
 
 def test_neither_too_few_nor_too_many_elements() -> None:
     assert smaller([torch.randn(10**5)], 0)[0].numel() >= 16
-    for shape in ((500, 600), (32, 16, 128, 64), (2, 3, 4, 50, 60, 70)):
+    for shape in ((500, 600), (32, 16, 128, 64), (2, 3, 40, 50, 60)):
         assert 16 <= smaller([torch.randn(shape)], 0)[0].numel() <= 5000
 
 
