@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradwright.checking.discovery import Discovery, discover
+from gradwright.checking.synthesis import synthesise
 from tests.discovering import folder as folder
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "samples.md").read_text(encoding="utf-8")
@@ -44,3 +45,14 @@ def test_kernelbench() -> None:
         assert [tuple(sample.args[0].shape) for sample in each.samples] == [(128, 32)]
         assert "float32 (16384, 32) -> float32 (128, 32)" in each.notes[0]
     assert "here to `(128, 32)`" in PAGE
+
+
+def test_annotations() -> None:
+    pytest.importorskip("jaxtyping")
+    (product,) = found("product.py").found
+    samples = synthesise(product.subject).samples
+    assert [[tuple(x.shape) for x in sample.args] for sample in samples] == [
+        [(2, 3, 4), (4, 2)],
+        [(2, 5), (5, 3)],
+    ]
+    assert {sample.provenance for sample in samples} == {"typed"}
