@@ -1,59 +1,15 @@
 """Targets become subjects with their declared samples; faults of the user's become problems, one each."""
 
 import sys
-import textwrap
 
 import pytest
 import torch
 
 from gradwright.checking.discovery import discover
+from tests.discovering import folder as folder
+from tests.discovering import function, names, only_problem, write
 
-FUNCTION = """
-import torch
-
-class {name}(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
-"""
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """An empty working directory; whatever is imported from it is forgotten afterwards."""
-    before = dict(sys.modules)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in set(sys.modules) - set(before):
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
-
-
-def write(path, *sources):
-    from pathlib import Path
-
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(textwrap.dedent(source) for source in sources), encoding="utf-8")
-    return str(path)
-
-
-def function(name="Double"):
-    return FUNCTION.format(name=name)
-
-
-def names(discovery):
-    return [found.subject.name for found in discovery.found]
-
-
-def only_problem(discovery):
-    assert len(discovery.problems) == 1, discovery.problems
-    return discovery.problems[0]
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 # ---------------------------------------------------------------- what is found

@@ -86,7 +86,8 @@ def _run(subject: Subject, plan: Plan, seed: int, attempt: Attempt) -> None:
     differentiable = [out for out in floating if out.requires_grad]
     if not differentiable:
         return
-    attempt.all_float32 = plan.dtype is torch.float64 and all(out.dtype is torch.float32 for out in floating)
+    given_float64 = any(leaf.dtype is torch.float64 for leaf in built.leaves)
+    attempt.all_float32 = given_float64 and all(out.dtype is torch.float32 for out in floating)
     if not all(bool(torch.isfinite(out).all()) for out in floating):
         attempt.rank = Rank.NOT_FINITE
         return

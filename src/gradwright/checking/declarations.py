@@ -1,4 +1,8 @@
-"""Reading the plain-Python hooks by which a module declares samples: ``gradwright_samples`` and ``samples_<Name>``."""
+"""Reading the plain-Python hooks by which samples are declared.
+
+A module has ``gradwright_samples`` and ``samples_<Name>``; a Function class, or a function with a custom gradient, has
+an attribute ``examples`` (or ``gradwright_examples``, should ``examples`` be something else).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,10 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
-from gradwright.checking.samples import FUNCTION_PREFIX, MAPPING_NAME
+from torch import Tensor
+
+from gradwright.checking.samples import FUNCTION_PREFIX, MAPPING_NAME, Sample
+from gradwright.checking.subject import Subject
 from gradwright.errors import SampleError
 
 
@@ -22,6 +29,10 @@ class Declaration:
     value: Any
     tentative: bool = False
     """True when it may be an ordinary function that happens to be called ``samples_...``."""
+    doubtful: bool = False
+    """True when what it gives may be no samples at all: it is then passed over with a note."""
+    note: str = ""
+    """Where it is, when that is neither the module nor a file that was named."""
 
 
 def declarations(module: ModuleType) -> list[Declaration]:
@@ -48,3 +59,39 @@ def declarations(module: ModuleType) -> list[Declaration]:
             tentative = value.__module__ != module.__name__ or bool(needs)
             declared.append(Declaration(name.removeprefix(FUNCTION_PREFIX), name, value, tentative))
     return declared
+
+
+ATTRIBUTES = ("gradwright_examples", "examples")
+"""What a Function class or a function with a custom gradient may declare its samples by; the first one wins."""
+
+
+def own_declaration(subject: Subject) -> Declaration | None:
+    """Return what a Function class, or a function with a custom gradient, declares itself.
+
+    An ``examples`` that needs arguments, or is not what samples are written as, means something else.
+    """
+    if subject.kind not in ("Function", "custom gradient"):
+        return None
+    for name in ATTRIBUTES:
+        # A property and the like is not evaluated.
+        static = inspect.getattr_static(subject.target, name, None)
+        value = getattr(subject.target, name) if isinstance(static, (staticmethod, classmethod)) else static
+        if value is None:
+            continue
+        certain = name == ATTRIBUTES[0] and name in vars(subject.target)
+        if certain or _may_be_samples(value):
+            owner = f"{subject.name}.{name}"
+            return Declaration(subject.target, owner, value, doubtful=not certain, note=f"samples from {owner}")
+    return None
+
+
+def _may_be_samples(value: Any) -> bool:
+    if isinstance(value, (Tensor, tuple, list, Mapping, Sample)):
+        return True
+    if not inspect.isroutine(value):
+        return False
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)

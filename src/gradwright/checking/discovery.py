@@ -8,46 +8,26 @@ other targets go on.
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torch import nn
-from torch.autograd import Function
-
-from gradwright import torch_compat
-from gradwright.checking.declarations import Declaration, declarations
+from gradwright.checking import beside, kernelbench
+from gradwright.checking.declarations import Declaration, declarations, own_declaration
+from gradwright.checking.definitions import attribute, defined, module_classes
+from gradwright.checking.found import Found as Found
+from gradwright.checking.found import read_samples
 from gradwright.checking.importing import TargetImportError, import_file
 from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.report import Problem
-from gradwright.checking.samples import Sample, declared_samples
 from gradwright.checking.settings import as_in
-from gradwright.checking.subject import Subject, as_subject
+from gradwright.checking.subject import as_subject
 from gradwright.checking.targets import Source, parse_target, shown_path, sources
 from gradwright.errors import SampleError, SubjectTypeError, TargetError, did_you_mean
-from gradwright.typing import has_custom_gradient
 
 MODULES = "modules are checked in Python, by gradwright.check(module, *inputs)"
-
-
-@dataclass
-class Found:
-    """A subject, the samples declared for it, and what is wrong with them."""
-
-    subject: Subject
-    source: Source
-    names: set[str]
-    """Every name by which it can be asked for."""
-    named: bool = False
-    """True when it was asked for by ``::Name``."""
-    samples: list[Sample] = field(default_factory=list)
-    """Empty when none are declared; inputs are then guessed."""
-    sample_error: SampleError | TargetError | None = None
-    declarations: list[Declaration] = field(default_factory=list)
 
 
 @dataclass
@@ -80,10 +60,11 @@ def discover(
     finder = _Finder(seed, before)
     for target in targets:
         finder.add_target(target)
+    finder.add_examples_files()
     if samples_file is not None:
         finder.add_samples_file(samples_file)
     for found in finder.result.found:
-        _read_samples(found, seed, before)
+        read_samples(found, seed, before)
     return finder.result
 
 
@@ -98,6 +79,8 @@ class _Finder:
         """Every module looked at, by its identity: two may have the same name."""
         self.whole: set[int] = set()
         """Identities of the modules that were asked for without ``::Name``."""
+        self.unmade: dict[tuple[int, str], str] = {}
+        """What is wrong with the modules that could not be made, by the identity of their file and their name."""
 
     def add_target(self, text: str) -> None:
         try:
@@ -110,7 +93,7 @@ class _Finder:
         self.result.notes += listing.notes
         if target.name is None:
             self.whole |= {id(source.module) for source in listing.sources}
-            left_out = [name for source in listing.sources for name in _modules(source.module)]
+            left_out = self._left_out(listing.sources)
             if left_out:
                 what = "a module" if len(left_out) == 1 else f"{len(left_out)} modules"
                 self.result.notes.append(f"{text}: passed over {what} ({_listing(left_out)}); {MODULES}.")
@@ -118,36 +101,79 @@ class _Finder:
         elif listing.sources:
             self._select_named(text, target.name, listing.sources)
 
+    def add_examples_files(self) -> None:
+        """Read the files of examples that lie beside what was looked at."""
+        for file in beside.examples_files(list(self.examined.values())):
+            for declaration in self._declared_in_file(file.path, file.shown):
+                declaration = replace(declaration, note=f"samples from {file.shown}")
+                if not file.all_examined:  # it may be for what lies there and was not asked for
+                    declaration = replace(declaration, tentative=True)
+                self._attach(declaration, file.shown, file.sources)
+
     def add_samples_file(self, path: str) -> None:
-        try:
-            if not Path(path).is_file():
-                raise TargetError(f"--samples: {path} is not a file; expected a Python file that declares samples.")
-            self.before(path)
-            module = import_file(Path(path), path, seed=self.seed)
-        except TargetImportError as error:
-            self.result.problems.append(error.problem)
-            return
-        except TargetError as error:
-            self.result.problems.append(Problem(str(error)))
+        if not Path(path).is_file():
+            message = f"--samples: {path} is not a file; expected a Python file that declares samples."
+            self.result.problems.append(Problem(message))
             return
         overridden: set[int] = set()
-        for declaration in self._declarations(module, path):
-            found = self._match_anywhere(declaration, path)
-            if found is None:
-                continue
-            if id(found) not in overridden:
-                found.declarations.clear()  # what is given on the command line replaces what the code declares
+        for declaration in self._declared_in_file(Path(path), path):
+            found = self._attach(declaration, path, list(self.examined.values()))
+            if found is not None and id(found) not in overridden:
+                # What is given on the command line replaces what the code declares.
+                found.declarations = [declaration]
                 overridden.add(id(found))
+
+    def _declared_in_file(self, path: Path, shown: str) -> list[Declaration]:
+        try:
+            self.before(shown)
+            module = import_file(path, shown, seed=self.seed)
+        except TargetImportError as error:
+            self.result.problems.append(error.problem)
+            return []
+        except TargetError as error:
+            self.result.problems.append(Problem(str(error)))
+            return []
+        return self._declarations(module, shown)
+
+    def _attach(self, declaration: Declaration, shown: str, among: Sequence[Source]) -> Found | None:
+        """Give a declaration of a file of samples to what it names."""
+        found = self._match_anywhere(declaration, shown, among)
+        if found is not None:
             found.declarations.append(declaration)
             if id(found.source.module) in self.whole:
                 self._select([found])
+        return found
+
+    def _add_models(self, source: Source) -> None:
+        """Make the modules of a file that follows KernelBench's convention."""
+        follows = kernelbench.convention(source.module)
+        for name in follows.classes if follows is not None else ():
+            try:
+                self.before(f"{source.shown}: {name}")
+                with as_in(source.module), fixed_random_state(self.seed):
+                    model = follows.model(name)  # type: ignore[union-attr]
+                self._pool(model, name, source)
+            except (SampleError, TargetError) as error:
+                self.unmade[id(source.module), name] = f"{source.shown}: passed over {name}: {error}"
+                self.result.notes.append(self.unmade[id(source.module), name])
+
+    def _left_out(self, looked_at: Iterable[Source]) -> list[str]:
+        """Return the classes of modules of which no instance is checked."""
+        made = {(id(f.source.module), f.subject.name) for f in self.pool.values() if f.subject.kind == "module"}
+        return [
+            name
+            for source in looked_at
+            for name in module_classes(source.module)
+            if (id(source.module), name) not in {*made, *self.unmade}
+        ]
 
     def _examine(self, source: Source) -> None:
         if id(source.module) in self.examined:
             return
         self.examined[id(source.module)] = source
-        for name, value in _defined(source.module):
+        for name, value in defined(source.module):
             self._pool(value, name, source)
+        self._add_models(source)
         for declaration in self._declarations(source.module, source.shown):
             found = self._match_in(source, declaration.target)
             if found is not None:
@@ -172,7 +198,10 @@ class _Finder:
         if subject.kind != "custom op":
             subject = replace(subject, name=name)
         subject = replace(subject, file=shown_path(subject.file, source))
-        found = Found(subject, source, {name, subject.name})
+        found = Found(subject, source, {name, subject.name}, convention=kernelbench.convention(source.module))
+        own = own_declaration(subject)
+        if own is not None:
+            found.declarations.append(own)
         if subject.kind == "Function" and "<locals>" not in target.__qualname__:
             found.names.add(target.__qualname__)
         self.pool[id(target)] = found
@@ -187,7 +216,7 @@ class _Finder:
             for found in self._inside([source]):
                 if name in found.names:
                     return found
-            value = _attribute(source.module, name)
+            value = attribute(source.module, name)
             if value is None:
                 flat = [f for f in self._inside([source]) if name in map(_flat, f.names)]
                 return flat[0] if len(flat) == 1 else None
@@ -196,13 +225,13 @@ class _Finder:
         except SubjectTypeError:
             return None
 
-    def _match_anywhere(self, declaration: Declaration, path: str) -> Found | None:
-        """Find what a declaration of the samples file names; None (with a problem unless it is of no concern)."""
+    def _match_anywhere(self, declaration: Declaration, path: str, among: Sequence[Source]) -> Found | None:
+        """Find what a declaration of a file of samples names; None (with a problem unless it is of no concern)."""
         name = declaration.target
         if not isinstance(name, str):
             found = self.pool.get(id(name))
             if found is None and not declaration.tentative:
-                self._problem_unmatched(declaration, path, self._known(self.examined.values()))
+                self._problem_unmatched(declaration, path, self._known(among))
             return found
         wanted = name.replace(":", ".")
         tiers: list[Callable[[Found], bool]] = [
@@ -212,7 +241,7 @@ class _Finder:
             lambda f: name in map(_flat, f.names | {f"{f.source.module.__name__}.{n}" for n in f.names}),
         ]
         for tier in tiers:
-            matches = [found for found in self.pool.values() if tier(found)]
+            matches = [found for found in self._inside(among) if tier(found)]
             if len(matches) == 1:
                 return matches[0]
             if matches:
@@ -221,19 +250,19 @@ class _Finder:
                     Problem(f"{path}: {declaration.owner} fits several subjects; expected one; write one of {options}.")
                 )
                 return None
-        return self._match_new(declaration, name, path)
+        return self._match_new(declaration, name, path, among)
 
-    def _match_new(self, declaration: Declaration, name: str, path: str) -> Found | None:
-        for source in self.examined.values():
+    def _match_new(self, declaration: Declaration, name: str, path: str, among: Sequence[Source]) -> Found | None:
+        for source in among:
             inner = name.replace(":", ".").removeprefix(source.module.__name__ + ".")
             if inner != name or ":" not in name:
                 found = self._match_in(source, inner)
                 if found is not None:
                     return found
         module = name.partition(":")[0] if ":" in name else ""
-        elsewhere = bool(module) and module not in {source.module.__name__ for source in self.examined.values()}
+        elsewhere = bool(module) and module not in {source.module.__name__ for source in among}
         if not elsewhere and not declaration.tentative:
-            self._problem_unmatched(declaration, path, self._known(self.examined.values()))
+            self._problem_unmatched(declaration, path, self._known(among))
         return None
 
     def _select(self, chosen: Iterable[Found]) -> None:
@@ -251,7 +280,10 @@ class _Finder:
             known = self._known(looked_at)
             there = f"it defines {_listing(known)}" if known else "it defines no Function and no custom op"
             message = f"{text}: there is nothing called {name!r} that can be checked; {there}."
-            if any(name in _modules(source.module) for source in looked_at):
+            unmade = [self.unmade[key] for source in looked_at if (key := (id(source.module), name)) in self.unmade]
+            if unmade:
+                message = unmade[0]
+            elif name in self._left_out(looked_at):
                 message = f"{text}: {name} is a class of modules; {MODULES}."
             self.result.problems.append(Problem(message + did_you_mean(name, known)))
         for found in chosen:
@@ -274,68 +306,6 @@ class _Finder:
                 f"{there}; correct the name or remove the declaration.{did_you_mean(name, known)}"
             )
         )
-
-
-def _defined(module: ModuleType) -> list[tuple[str, Any]]:
-    """Return the hand-written gradients defined in a module, also nested in its classes, with their names."""
-    found: list[tuple[str, Any]] = []
-    seen: set[int] = set()
-
-    def walk(namespace: dict[str, Any], prefix: str) -> None:
-        for name, value in list(namespace.items()):
-            value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
-            if id(value) in seen:
-                continue
-            if isinstance(value, type) and value.__module__ == module.__name__:
-                seen.add(id(value))
-                local = "<locals>" in value.__qualname__
-                qualname = prefix + name if local else value.__qualname__
-                if issubclass(value, Function):
-                    found.append((qualname, value))
-                walk(vars(value), qualname + ".")  # type: ignore[arg-type]
-            elif has_custom_gradient(value):
-                # A routine of a library, or a program, is of no module; it is checked where it was made.
-                if value.__module__ == module.__name__ or value.__module__ not in sys.modules:
-                    seen.add(id(value))
-                    found.append((prefix + name, value))
-            elif torch_compat.is_operator(value):
-                source = torch_compat.operator_source(value)
-                if getattr(source, "__module__", None) == module.__name__:
-                    seen.add(id(value))
-                    found.append((prefix + name, value))
-
-    walk(vars(module), "")
-    return found
-
-
-def _modules(module: ModuleType) -> list[str]:
-    """Return the names of the classes of ``nn.Module`` that are defined in a module."""
-    return [
-        name
-        for name, value in list(vars(module).items())
-        if isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module.__name__
-    ]
-
-
-def _attribute(module: ModuleType, dotted: str) -> Any:
-    value: Any = module
-    for part in dotted.split("."):
-        value = inspect.getattr_static(value, part, None) if isinstance(value, type) else getattr(value, part, None)
-        value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
-        if value is None:
-            return None
-    return value
-
-
-def _read_samples(found: Found, seed: int, before: Callable[[str], None]) -> None:
-    for declaration in found.declarations:
-        try:
-            before(f"{found.source.shown}: {declaration.owner}")
-            with as_in(found.source.module), fixed_random_state(seed):
-                found.samples += declared_samples(declaration.value, declaration.owner)
-        except (SampleError, TargetError) as error:
-            found.sample_error = error
-            return
 
 
 def _flat(name: str) -> str:

@@ -6,18 +6,20 @@ that a user can edit. :mod:`synthesis` tries them in order.
 
 from __future__ import annotations
 
+import enum
 import inspect
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from gradwright import torch_compat
+from gradwright.checking.axes import ArrayType, array_type
 from gradwright.checking.subject import Parameter, Subject
 
 Role: TypeAlias = Literal["tensor", "index", "index like x", "index of rows", "mask", "tensors", "value", "omitted"]
@@ -36,10 +38,17 @@ class Candidate:
     role: Role
     value: Any = None
     from_annotation: bool = False
+    array: ArrayType | None = None
+    """What an annotation says of the axes and the dtype."""
+
+    @property
+    def has_shape(self) -> bool:
+        """True when a plan has a shape for it: floating-point tensors, and what has axes of its own."""
+        return self.role in TENSOR_ROLES or self.array is not None
 
     def dearer(self, cost: float) -> Candidate:
         """Return the same guess as a less likely one."""
-        return Candidate(self.cost + cost, self.role, self.value, self.from_annotation)
+        return replace(self, cost=self.cost + cost)
 
 
 TENSOR = Candidate(0, "tensor")
@@ -54,7 +63,7 @@ def candidates(subject: Subject, parameter: Parameter) -> list[Candidate]:
     typed = None if annotation is inspect.Parameter.empty else from_annotation(annotation, parameter.name)
     if typed is not None and not typed:
         return []
-    guesses = [] if typed is None else [Candidate(c.cost, c.role, c.value, True) for c in typed]
+    guesses = [] if typed is None else [replace(guess, from_annotation=True) for guess in typed]
     # Annotations are sometimes wrong (a number that is used as a tensor): what the name says comes after them.
     guesses += [guess.dearer(2.0 if guesses else 0.0) for guess in from_name(parameter.name)]
     return _cheapest_of_each(guesses)
@@ -72,13 +81,15 @@ def is_callable_by_name(name: str) -> bool:
 
 def from_annotation(annotation: Any, name: str) -> list[Candidate] | None:
     """Return the guesses an annotation allows; None when it says nothing, empty when it names an unguessable type."""
+    annotation = _unwrapped(annotation)
     if isinstance(annotation, str):
         return _from_text(annotation, name)
+    array = array_type(annotation)
+    if array is not None:
+        return [_of_array(array)]
     origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return _values(inside)
-    if origin is typing.Annotated:
-        return from_annotation(inside[0], name)
     if origin in (typing.Union, types.UnionType):
         return _first_known([from_annotation(option, name) for option in inside])
     if origin in (list, tuple, Sequence, Iterable) and inside:
@@ -87,10 +98,29 @@ def from_annotation(annotation: Any, name: str) -> list[Candidate] | None:
         return _values([None], 3.0)
     if annotation in (Any, object, inspect.Parameter.empty) or not isinstance(annotation, type):
         return [] if origin is Callable or annotation is Callable else None
+    if issubclass(annotation, enum.Enum):
+        return _values(annotation)
     for kind, make in _BY_TYPE:
         if issubclass(annotation, kind):
             return make(name)
     return []
+
+
+def _unwrapped(annotation: Any) -> Any:
+    """Return what stands behind a NewType, an alias made by ``type``, metadata, or axes that cannot be read."""
+    while not isinstance(annotation, str):
+        if typing.get_origin(annotation) is typing.Annotated:
+            behind = typing.get_args(annotation)[0]
+        elif array_type(annotation) is None and hasattr(annotation, "dim_str"):
+            behind = annotation.array_type
+        elif isinstance(annotation, type):
+            break
+        else:
+            behind = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
+        if behind is None:
+            break
+        annotation = behind
+    return annotation
 
 
 def from_name(name: str) -> list[Candidate]:
@@ -221,9 +251,16 @@ def _tensor_order(name: str) -> list[Candidate]:
     return [guess.dearer(1.2 * place) for place, kind in enumerate(order) for guess in kinds[kind]]
 
 
+def _of_array(array: ArrayType) -> Candidate:
+    roles: dict[str, Role] = {"integer": "index", "bool": "mask"}
+    return Candidate(0, roles.get(array.family, "tensor"), array=array)
+
+
 def _from_sequence(origin: Any, inside: list[Any]) -> list[Candidate] | None:
-    if inside[0] is Tensor:
-        return [Candidate(0, "tensors", tuple if origin is tuple else list)]
+    arrays = set(map(array_type, inside))
+    array = arrays.pop() if len(arrays) == 1 else None
+    if inside[0] is Tensor or (array is not None and _of_array(array).role == "tensor"):
+        return [Candidate(0, "tensors", tuple if origin is tuple else list, array=array)]
     if inside[0] in (int, float, bool):
         make = tuple if origin is tuple else list
         length = len(inside) if len(inside) > 1 else 2
@@ -247,6 +284,9 @@ _TEXTS = (
 
 def _from_text(text: str, name: str) -> list[Candidate] | None:
     """Read an annotation that could not be evaluated, or a type of an operator's schema."""
+    array = array_type(text)
+    if array is not None:
+        return [_of_array(array)]
     literal = re.search(r"Literal\[([^\]]*)\]", text)
     if literal:
         return _values(re.findall(r"['\"]([^'\"]*)['\"]", literal[1]))
@@ -274,5 +314,5 @@ def _first_known(options: list[list[Candidate] | None]) -> list[Candidate] | Non
 def _cheapest_of_each(guesses: list[Candidate]) -> list[Candidate]:
     kept: dict[str, Candidate] = {}
     for guess in sorted(guesses, key=lambda guess: guess.cost):
-        kept.setdefault(f"{guess.role} {guess.value!r}", guess)
+        kept.setdefault(f"{guess.role} {guess.value!r} {guess.array!r}", guess)
     return list(kept.values())

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwright.checking.axes import Shape
 from gradwright.checking.guesses import TENSOR, TENSOR_ROLES, Candidate
-from gradwright.checking.plans import SHAPES, Plan, Shape, Values
+from gradwright.checking.plans import SHAPES, Plan, Values
 from gradwright.checking.samples import MAPPING_NAME
 from gradwright.checking.subject import Parameter, Subject
 
@@ -39,15 +40,17 @@ def build(plan: Plan, seed: int, draw: int = 0) -> Built:
             continue
         generator = torch.Generator().manual_seed((seed * 1009 + position) * 7 + draw)
         value: Any = choice.value
+        shape = next(shapes) if choice.has_shape else None
         if choice.role in TENSOR_ROLES:
-            shape = next(shapes)
+            assert shape is not None
             count = 1 if choice.role == "tensor" else 2
-            tensors = [_floating(shape, plan.values, plan.dtype, generator).requires_grad_() for _ in range(count)]
+            dtype = plan.dtype if choice.array is None else choice.array.dtype(plan.dtype)
+            tensors = [_floating(shape, plan.values, dtype, generator).requires_grad_() for _ in range(count)]
             leaves += tensors
             names += [parameter.name] * count
             value = tensors[0] if choice.role == "tensor" else choice.value(tensors)
         elif choice.role != "value":
-            value = _discrete(choice, plan.shapes[0] if plan.shapes else (3,), generator)
+            value = _discrete(choice, shape, plan, generator)
         if parameter.kind == "keyword":
             kwargs[parameter.name] = value
         else:
@@ -67,7 +70,7 @@ def written(subject: Subject, plan: Plan | None, constants: Iterable[str]) -> st
     for choice, parameter in plan.choices:
         if choice.role == "omitted":
             continue
-        text = _text(choice, next(shapes) if choice.role in TENSOR_ROLES else plan.shapes[:1], plan)
+        text = _text(choice, next(shapes) if choice.has_shape else None, plan)
         if choice.role == "tensor" and constants and parameter.name not in constants:
             text += ".requires_grad_()"
         names.append(parameter.name)
@@ -82,42 +85,57 @@ def written(subject: Subject, plan: Plan | None, constants: Iterable[str]) -> st
 
 
 def _floating(shape: Shape, values: Values, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    real = torch.float64 if not dtype.is_complex else torch.complex128
     if values == "normal":
-        tensor = torch.randn(shape, dtype=torch.float64, generator=generator)
-        tensor = tensor + 0.1 * torch.sign(tensor)  # away from the kink that so many functions have at 0
+        tensor = torch.randn(shape, dtype=real, generator=generator)
+        tensor = tensor + 0.1 * torch.sgn(tensor)  # away from the kink that so many functions have at 0
     else:
-        tensor = torch.rand(shape, dtype=torch.float64, generator=generator)
+        tensor = torch.rand(shape, dtype=real, generator=generator)
         tensor = 0.5 + 1.5 * tensor if values == "positive" else 0.1 + 0.8 * tensor
     return tensor.to(dtype)
 
 
-def _discrete(choice: Candidate, first: Shape, generator: torch.Generator) -> Tensor:
+def _discrete(choice: Candidate, shape: Shape | None, plan: Plan, generator: torch.Generator) -> Tensor:
     if choice.role == "mask":
-        return torch.rand(first, generator=generator) > 0.4
+        return torch.rand(_discrete_shape(choice, shape, plan), generator=generator) > 0.4
     # Below every size of the small shapes, so that they are valid indices whatever they index.
-    return torch.randint(0, _below(first), _index_shape(choice, first), generator=generator)
+    numbers = torch.randint(0, _below(plan), _discrete_shape(choice, shape, plan), generator=generator)
+    return numbers if choice.array is None else numbers.to(choice.array.dtype(torch.int64))
 
 
-def _below(first: Shape) -> int:
-    return min([*first, 3]) if first else 1
+def _below(plan: Plan) -> int:
+    if not any(plan.arrays):
+        return min([*_first(plan), 3]) if _first(plan) else 1
+    return max(min([3, *(size for shape in plan.shapes for size in shape)]), 1)
 
 
-def _index_shape(choice: Candidate, first: Shape) -> Shape:
-    return {"index": first[:1], "index like x": first, "index of rows": first[:-1]}[choice.role]
+def _first(plan: Plan) -> Shape:
+    """Return the shape that indices and masks without axes of their own go by."""
+    return plan.shapes[0] if plan.shapes else (3,)
 
 
-def _text(choice: Candidate, shape: Any, plan: Plan) -> str:
-    first = plan.shapes[0] if plan.shapes else (3,)
+def _discrete_shape(choice: Candidate, shape: Shape | None, plan: Plan) -> Shape:
+    if shape is not None:
+        return shape
+    first = _first(plan)
+    return {"index": first[:1], "index of rows": first[:-1]}.get(choice.role, first)
+
+
+def _text(choice: Candidate, shape: Shape | None, plan: Plan) -> str:
     if choice.role == "value":
         return repr(choice.value)
     if choice.role == "mask":
-        return f"torch.rand({_sizes(first)}) > 0.4"
+        return f"torch.rand({_sizes(_discrete_shape(choice, shape, plan))}) > 0.4"
     if choice.role not in TENSOR_ROLES:
-        return f"torch.randint({_below(first)}, {_index_shape(choice, first)})"
+        text = f"torch.randint({_below(plan)}, {_discrete_shape(choice, shape, plan)}"
+        dtype = torch.int64 if choice.array is None else choice.array.dtype(torch.int64)
+        return f"{text})" if dtype is torch.int64 else f"{text}, dtype={dtype})"
+    assert shape is not None
+    dtype = plan.dtype if choice.array is None else choice.array.dtype(plan.dtype)
     text = {
-        "normal": f"torch.randn({_sizes(shape)}, dtype={plan.dtype})",
-        "positive": f"(0.5 + 1.5 * torch.rand({_sizes(shape)}, dtype={plan.dtype}))",
-        "unit": f"(0.1 + 0.8 * torch.rand({_sizes(shape)}, dtype={plan.dtype}))",
+        "normal": f"torch.randn({_sizes(shape)}, dtype={dtype})",
+        "positive": f"(0.5 + 1.5 * torch.rand({_sizes(shape)}, dtype={dtype}))",
+        "unit": f"(0.1 + 0.8 * torch.rand({_sizes(shape)}, dtype={dtype}))",
     }[plan.values]
     if choice.role == "tensors":
         text = f"{text}, {text}"

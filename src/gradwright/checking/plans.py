@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 
 import torch
 
+from gradwright.checking.axes import ArrayType, Shape, bindings
 from gradwright.checking.guesses import TENSOR, TENSOR_ROLES, Candidate, candidates, is_callable_by_name
 from gradwright.checking.subject import Parameter, Subject
 
-Shape: TypeAlias = tuple[int, ...]
 Values: TypeAlias = Literal["normal", "positive", "unit"]
 
 SHAPES: tuple[Shape, ...] = ((3, 4), (4,), (4, 4), (2, 3, 4), (), (2, 3, 4, 4))
@@ -32,7 +32,7 @@ class Plan:
 
     choices: tuple[tuple[Candidate, Parameter], ...]
     shapes: tuple[Shape, ...]
-    """One for each floating-point tensor, in order."""
+    """One for each floating-point tensor and each array with axes of its own, in order."""
     values: Values = "normal"
     dtype: torch.dtype = torch.float64
 
@@ -42,19 +42,32 @@ class Plan:
         return tuple(id(choice) for choice, _ in self.choices), self.shapes, self.values, self.dtype
 
     @property
-    def is_uniform(self) -> bool:
-        """True when all floating-point tensors have the same shape."""
-        return len(set(self.shapes)) == 1
+    def arrays(self) -> tuple[ArrayType | None, ...]:
+        """What is known of the axes of each tensor that has a shape."""
+        return tuple(choice.array for choice, _ in self.choices if choice.has_shape)
 
-    def reshaped(self, shape: Shape) -> Plan:
-        """Return the plan with another shape for every tensor."""
-        return replace(self, shapes=(shape,) * len(self.shapes))
+    def in_other_shapes(self) -> Iterator[Plan]:
+        """Yield a few plans with other shapes for the same arguments, if it is plain how they change together."""
+        arrays = [array for array in self.arrays if array is not None]
+        if len(arrays) == len(self.shapes):
+            for _, shapes in bindings(arrays):
+                if shapes != self.shapes:
+                    yield replace(self, shapes=shapes)
+        elif not arrays and len(set(self.shapes)) == 1:
+            for shape in ((2, 3, 2), (4,)):
+                if shape != self.shapes[0]:
+                    yield self._reshaped(shape)
+
+    def _reshaped(self, shape: Shape) -> Plan:
+        """Return the plan with another shape for every tensor whose axes are not known."""
+        shapes = tuple(shape if array is None else old for old, array in zip(self.shapes, self.arrays))
+        return replace(self, shapes=shapes)
 
     def variations(self) -> Iterator[Plan]:
         """Yield the plans that differ from this one in the shape common to all tensors and the range of values."""
         costs = [(place + cost, shape, values) for place, shape in enumerate(SHAPES) for values, cost in VALUES]
         for _, shape, values in sorted(costs, key=lambda item: item[0]):
-            yield replace(self.reshaped(shape), values=values)
+            yield replace(self._reshaped(shape), values=values)
 
     def with_number(self, name: str) -> Plan | None:
         """Return the plan with a number instead of a tensor that was only guessed to be one, None if it was not."""
@@ -68,7 +81,7 @@ class Plan:
                 choices[i] = (Candidate(0, "value", 0.7), parameter)
                 del shapes[tensor]
                 return replace(self, choices=tuple(choices), shapes=tuple(shapes))
-            tensor += choice.role in TENSOR_ROLES
+            tensor += choice.has_shape
         return None
 
 
@@ -176,8 +189,8 @@ def _chosen(dimensions: _Dimensions, place: tuple[int, ...]) -> list[Candidate] 
 
 
 def _plan(dimensions: _Dimensions, place: tuple[int, ...], chosen: list[Candidate]) -> Plan | None:
-    schemes = _schemes(_tensor_names(dimensions, chosen))
-    if not schemes or place[-2] >= len(schemes):
+    schemes = _schemes(_with_shapes(dimensions, chosen))
+    if not any(choice.role in TENSOR_ROLES for choice in chosen) or place[-2] >= len(schemes):
         return None
     choices = tuple(zip(chosen, dimensions.parameters))
     return Plan(choices, schemes[place[-2]][1], VALUES[place[-1]][0])
@@ -187,21 +200,35 @@ def _cost(dimensions: _Dimensions, place: tuple[int, ...]) -> float | None:
     if place[-1] >= len(VALUES) or any(i >= len(options) for options, i in zip(dimensions.options, place)):
         return None
     chosen = [options[i] for options, i in zip(dimensions.options, place)]
-    schemes = _schemes(_tensor_names(dimensions, chosen))
+    schemes = _schemes(_with_shapes(dimensions, chosen))
     if place[-2] >= max(len(schemes), 1):
         return None
     shapes = schemes[place[-2]][0] if schemes else 0.0
     return sum(choice.cost for choice in chosen) + shapes + VALUES[place[-1]][1]
 
 
-def _tensor_names(dimensions: _Dimensions, chosen: Sequence[Candidate]) -> tuple[str, ...]:
+def _with_shapes(dimensions: _Dimensions, chosen: Sequence[Candidate]) -> tuple[tuple[str, ArrayType | None], ...]:
     pairs = zip(chosen, dimensions.parameters)
-    return tuple(parameter.name for choice, parameter in pairs if choice.role in TENSOR_ROLES)
+    return tuple((parameter.name, choice.array) for choice, parameter in pairs if choice.has_shape)
 
 
 @cache
-def _schemes(names: tuple[str, ...]) -> list[tuple[float, tuple[Shape, ...]]]:
-    """Return the shapes to try for the floating-point tensors of these names, with their costs, cheapest first."""
+def _schemes(tensors: tuple[tuple[str, ArrayType | None], ...]) -> list[tuple[float, tuple[Shape, ...]]]:
+    """Return the shapes to try for tensors of these names and axes, with their costs, cheapest first."""
+    arrays = [array for _, array in tensors if array is not None]
+    free = _free_schemes(tuple(name for name, array in tensors if array is None))
+    if not arrays:
+        return free
+    joined = []
+    for cost, bound in bindings(arrays):
+        for dearer, shapes in free or [(0.0, ())]:
+            known, others = iter(bound), iter(shapes)
+            joined.append((cost + dearer, tuple(next(others if array is None else known) for _, array in tensors)))
+    return sorted(joined)
+
+
+def _free_schemes(names: tuple[str, ...]) -> list[tuple[float, tuple[Shape, ...]]]:
+    """Return the shapes to try for floating-point tensors of which only the names are known."""
     count = len(names)
     if not count:
         return []

@@ -102,7 +102,7 @@ def declared_samples(declaration: Any, owner: str) -> list[Sample]:
 
 def _items(declaration: Any, owner: str) -> Iterator[Any]:
     if isinstance(declaration, Callable) and not isinstance(declaration, torch.Tensor):  # type: ignore[arg-type]
-        declaration = _call(declaration, owner)
+        declaration = call_hook(declaration, owner)
     if isinstance(declaration, list) or inspect.isgenerator(declaration):
         iterator = iter(declaration)
         while True:
@@ -121,19 +121,24 @@ def _items(declaration: Any, owner: str) -> Iterator[Any]:
         yield declaration
 
 
-def _call(function: Callable[[], Any], owner: str) -> Any:
+def call_hook(function: Callable[[], Any], owner: str, expected: str = "samples") -> Any:
+    """Call a function of the user's that takes no arguments, in limited time.
+
+    Raises:
+        SampleError: it raised, or did not return; the message says what was expected of it.
+    """
     try:
         with time_limit(MAX_SECONDS):
             return function()
     except TimeLimitError:
         raise SampleError(
-            f"{owner}: did not return within {MAX_SECONDS:g} s; expected samples; build smaller ones."
+            f"{owner}: did not return within {MAX_SECONDS:g} s; expected {expected}; build smaller ones."
         ) from None
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise SampleError(
-            f"{owner}: raised {describe_exception(error)}; expected samples; mend the declaration."
+            f"{owner}: raised {describe_exception(error)}; expected {expected}; mend the declaration."
         ) from error
 
 
@@ -205,4 +210,4 @@ def describe_value(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-__all__ = ["FUNCTION_PREFIX", "KEYS", "MAPPING_NAME", "Sample", "declared_samples", "describe_value"]
+__all__ = ["FUNCTION_PREFIX", "KEYS", "MAPPING_NAME", "Sample", "call_hook", "declared_samples", "describe_value"]

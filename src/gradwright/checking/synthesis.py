@@ -165,10 +165,7 @@ class _Search:
                 yield attempt
                 return
         others = list(itertools.islice(with_optional_tensors(self.subject), 12))
-        if self.best.plan.is_uniform:
-            shapes = [shape for shape in ((2, 3, 2), (4,)) if shape != self.best.plan.shapes[0]]
-            others += [self.best.plan.reshaped(shape) for shape in shapes]
-        for plan in others:
+        for plan in (*others, *self.best.plan.in_other_shapes()):
             if time.monotonic() > self.deadline:
                 return
             attempt = self.attempt(replace(plan, dtype=self.best.plan.dtype))

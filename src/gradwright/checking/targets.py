@@ -16,6 +16,8 @@ from gradwright.checking.report import Problem
 from gradwright.errors import TargetError, describe_exception, did_you_mean
 
 _PASSED_OVER = frozenset({"conftest", "setup", "__main__", "test", "tests"})
+EXAMPLES_STEM = "gradwright_examples"
+"""A file of this name declares samples for what lies beside it, and is no target of its own."""
 _NOT_ENTERED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages"})
 
 
@@ -131,6 +133,11 @@ def shown_file(file: str | None) -> str | None:
     return file if file is None or file.startswith("<") else _relative(Path(file))
 
 
+def is_passed_over(stem: str) -> bool:
+    """Tell whether a file or directory of this name is left out where it was not asked for by itself."""
+    return stem in _PASSED_OVER or stem.startswith("test_") or stem.endswith("_test")
+
+
 class _Walk:
     """Imports modules one by one into a listing."""
 
@@ -218,7 +225,9 @@ class _Walk:
             return None
 
     def _is_wanted(self, stem: str, shown: str) -> bool:
-        if stem in _PASSED_OVER or stem.startswith("test_") or stem.endswith("_test"):
+        if stem == EXAMPLES_STEM:
+            return False
+        if is_passed_over(stem):
             self.passed_over.append(shown)
             return False
         return True

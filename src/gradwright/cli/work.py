@@ -77,7 +77,7 @@ class _One:
         self.options = options
         self.send = send
         self.earlier = earlier
-        self.notes: Sequence[str] = ()
+        self.notes: Sequence[str] = found.notes
 
     def check(self) -> tuple[Entry, bool]:
         """Check it; the second value tells whether something that was asked for could not be done."""
@@ -92,7 +92,7 @@ class _One:
                 place = f"# in {found.subject.file}, or in a file given by --samples"
                 remedy = f"{place}\n{synthesis.remedy}" if synthesis.remedy else None
                 return self._not_checked(synthesis.reason, remedy), found.named
-            samples, self.notes = list(synthesis.samples), synthesis.notes
+            samples, self.notes = list(synthesis.samples), [*found.notes, *synthesis.notes]
         try:
             return self._report(samples), False
         except (SampleError, ForwardError) as error:

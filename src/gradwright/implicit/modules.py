@@ -48,7 +48,7 @@ class Around(nn.Module):
             RuleError: one was.
         """
         for function in self._around:
-            if self._modules.get(function.what) is not function.function:
+            if getattr(self, function.what, None) is not function.function:
                 raise RuleError(
                     f"{function.title}: its module {function.what!r} was replaced by another after the solve was made, "
                     f"which uses the first; expected the same; make the solve anew, with the other as the "

@@ -1,0 +1,58 @@
+"""The page on samples: every rung of the ladder, as it stands there, gives what the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gradwright.checking.discovery import Discovery, discover
+from gradwright.checking.synthesis import synthesise
+from tests.discovering import folder as folder
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "samples.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    """Write the files that the page shows."""
+    for name, source in re.findall(r'^```python title="(\S+)"\n(.*?)^```$', PAGE, re.MULTILINE | re.DOTALL):
+        (folder / name).write_text(source, encoding="utf-8")
+
+
+def found(target: str) -> Discovery:
+    result = discover([target])
+    assert not result.problems
+    return result
+
+
+def test_the_class_itself() -> None:
+    (scale,) = found("scale.py").found
+    assert [sample.args[1] for sample in scale.samples] == [2, -3]
+    assert scale.notes == ["samples from Scale.examples"]
+
+
+def test_a_file_beside_it() -> None:
+    (cube,) = found("cube.py").found
+    assert [tuple(sample.args[0].shape) for sample in cube.samples] == [(3, 4)]
+    assert cube.notes == ["samples from gradwright_examples.py"]
+
+
+def test_kernelbench() -> None:
+    square, model = found("bench.py").found
+    for each in (square, model):
+        assert [tuple(sample.args[0].shape) for sample in each.samples] == [(128, 32)]
+        assert "float32 (16384, 32) -> float32 (128, 32)" in each.notes[0]
+    assert "here to `(128, 32)`" in PAGE
+
+
+def test_annotations() -> None:
+    pytest.importorskip("jaxtyping")
+    (product,) = found("product.py").found
+    samples = synthesise(product.subject).samples
+    assert [[tuple(x.shape) for x in sample.args] for sample in samples] == [
+        [(2, 3, 4), (4, 2)],
+        [(2, 5), (5, 3)],
+    ]
+    assert {sample.provenance for sample in samples} == {"typed"}
