@@ -51,6 +51,34 @@ def test_random_numbers_that_checkpoint_does_not_restore() -> None:
     assert "torch's generators" in (found.findings[0].hint or "")
 
 
+def test_a_backward_that_draws_random_numbers() -> None:
+    """It draws the same ones with a checkpoint, whether or not forward, or the surrogate, draws too."""
+
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        noise = torch.rand_like(t)
+        ctx.save_for_backward(noise)
+        return t * noise
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * ctx.saved_tensors[0] * torch.rand_like(g)
+
+    def quiet_forward(ctx: Any, t: Tensor) -> Tensor:
+        return (t > 0).to(t.dtype)
+
+    def quiet_backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * torch.rand_like(g)
+
+    def surrogate(t: Tensor) -> Tensor:
+        return t * torch.rand_like(t)
+
+    both = variant(Exp, "Both", forward=forward, backward=backward)
+    backward_only = variant(Exp, "BackwardOnly", forward=quiet_forward, backward=quiet_backward)
+    assert result(both, x(3)).verdict == "pass"
+    assert result(backward_only, x(3)).verdict == "pass"
+    only = ("matches-surrogate", "checkpoint")
+    assert gw.check(backward_only, x(3), surrogate=surrogate, only=only, seed=0)["checkpoint"].verdict == "pass"
+
+
 def test_another_number_of_saved_tensors_is_refused() -> None:
     calls: list[int] = []
 

@@ -20,7 +20,8 @@ PyTorch documentation, "torch.utils.checkpoint"; pytorch/pytorch issue 153334.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ from gradwright.checking.judge import Tolerance
 from gradwright.checking.randomness import fixed_random_state
 from gradwright.checking.report import Outcome
 from gradwright.checking.tensors import join, to_flat
-from gradwright.checking.transforms import Result, compare, function_of, leaves, observe, quiet, spread
+from gradwright.checking.transforms import Result, compare, function_of, leaves, quiet, spread
 from gradwright.checking.trials import Trial, conclude, failed, refusal
 from gradwright.errors import describe_exception
 
@@ -63,14 +64,15 @@ def examine(case: Case) -> Outcome:
 def _try(case: Case, name: str, reentrant: bool) -> Trial:
     v = random_cotangent(case, "checkpoint")
     try:
-        got = _observe(case, v, reentrant)
+        got = _observe(case, v, functools.partial(checkpoint, use_reentrant=reentrant))
     except Exception as error:
         text = str(error)
         if "number of tensors" in text or "recomputed" in text:
             words = f"forward saves something else when it runs again ({describe_exception(error)[:120]})"
             return Trial(name, "unsupported", words)
         return Trial(name, "unsupported", refusal(error))
-    mismatch = compare(case, got, observe(case, v), lambda: spread(case, v))
+    plain = _observe(case, v, lambda function, *inputs: function(*inputs))
+    mismatch = compare(case, got, plain, lambda: spread(case, v))
     if mismatch is None:
         return Trial(name, "pass")
     message = f"under torch.utils.checkpoint (use_reentrant={reentrant}) {mismatch.describe()}."
@@ -79,15 +81,17 @@ def _try(case: Case, name: str, reentrant: bool) -> Trial:
     return failed(name, message, STATE_HINT, mismatch)
 
 
-def _observe(case: Case, v: Tensor, reentrant: bool) -> Result:
-    """Run forward and backward; by ``backward`` on leaves, because reentrant checkpoints refuse ``grad``."""
+def _observe(case: Case, v: Tensor, run: Callable[..., Sequence[Tensor]]) -> Result:
+    """Run forward through ``run``, and ``backward`` on leaves, because reentrant checkpoints refuse ``grad``.
+
+    In training the recomputation meets generators that have moved on, and only torch's are restored by checkpoint. What
+    backward itself draws is drawn from there with a checkpoint and without one.
+    """
     fresh, function = leaves(case), function_of(case)
     with case.sandbox():
-        outputs: Sequence[Tensor] = checkpoint(function, *fresh, use_reentrant=reentrant)
+        outputs = run(function, *fresh)
     pairs = [(out, c) for out, c in zip(outputs, case.cotangents(v)) if out.requires_grad]
-    # In training the recomputation meets generators that have moved on; only torch's are restored by checkpoint.
-    moved_on = case.seed + 1 if case.backward_randomness == "none" else case.seed
-    with case.sandbox(), fixed_random_state(moved_on):
+    with case.sandbox(), fixed_random_state(case.seed + 1):
         torch.autograd.backward([out for out, _ in pairs], [c for _, c in pairs])
     gradients = case.flatten_inputs([None if x.grad is None else x.grad.detach() for x in fresh])
     return Result(join([to_flat(out) for out in outputs]), gradients)
