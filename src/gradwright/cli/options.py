@@ -18,18 +18,8 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "targets", nargs="+", metavar="TARGET", help="FILE.py, a directory or package.module; ::Name for one subject"
     )
-    parser.add_argument("--level", choices=LEVELS, default="standard", help="how much work to do (default: standard)")
-    parser.add_argument("--only", action="append", metavar="ID,...", help="examine these contracts instead of all")
-    parser.add_argument("--skip", action="append", metavar="ID,...", help="leave these contracts out")
-    parser.add_argument("--require", action="append", metavar="ID,...", help="count `unsupported` as failed for these")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of every random choice (default: 0)")
+    add_examining_options(parser)
     parser.add_argument("--samples", metavar="FILE", help="a Python file that declares samples for code elsewhere")
-    parser.add_argument(
-        "--time-limit", type=float, metavar="SECONDS", help="for a contract on one sample (else by level)"
-    )
-    parser.add_argument(
-        "--memory", type=float, metavar="GB", help="what the code may take (default: 80 %% of what is free)"
-    )
     parser.add_argument(
         "--no-isolation", action="store_true", help="run the code in this process, for debuggers and coverage"
     )
@@ -38,7 +28,32 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="show everything: passing rows, samples, tracebacks")
 
 
+def add_examining_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what every command that checks subjects is told of how to do that."""
+    parser.add_argument("--level", choices=LEVELS, default="standard", help="how much work to do (default: standard)")
+    parser.add_argument("--only", action="append", metavar="ID,...", help="examine these contracts instead of all")
+    parser.add_argument("--skip", action="append", metavar="ID,...", help="leave these contracts out")
+    parser.add_argument("--require", action="append", metavar="ID,...", help="count `unsupported` as failed for these")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of every random choice (default: 0)")
+    parser.add_argument(
+        "--time-limit", type=float, metavar="SECONDS", help="for a contract on one sample (else by level)"
+    )
+    parser.add_argument(
+        "--memory", type=float, metavar="GB", help="what the code may take (default: 80 %% of what is free)"
+    )
+
+
 def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Split the lists of ids, and end with a message when an option cannot be right."""
+    refuse_bad_examining_options(parser, options)
+    if options.memory is not None and options.no_isolation:
+        parser.error("--memory: has no effect with --no-isolation; expected one of them; leave one out.")
+    if options.json != "-":
+        _refuse_unwritable(parser, "--json", options.json)
+    _refuse_unwritable(parser, "--html", options.html)
+
+
+def refuse_bad_examining_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Split the lists of ids, and end with a message when an option cannot be right."""
     known = contract_ids()
     for option in ("only", "skip", "require"):
@@ -54,11 +69,6 @@ def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.
     for option, value in (("--time-limit", options.time_limit), ("--memory", options.memory)):
         if value is not None and not 0 < value < math.inf:
             parser.error(f"{option}: got {value:g}; expected a positive number.")
-    if options.memory is not None and options.no_isolation:
-        parser.error("--memory: has no effect with --no-isolation; expected one of them; leave one out.")
-    if options.json != "-":
-        _refuse_unwritable(parser, "--json", options.json)
-    _refuse_unwritable(parser, "--html", options.html)
 
 
 def add_probe_options(parser: argparse.ArgumentParser) -> None:
