@@ -1,4 +1,4 @@
-"""The command line: ``gradwright check``, ``explain``, ``show`` and ``probe``, one file for each command.
+"""The command line: ``gradwright check``, ``watch``, ``explain``, ``show`` and ``probe``, one file for each command.
 
 Exit status: 0 nothing failed, 1 findings, 2 the command could not do its work, 5 nothing was discovered, 130
 interrupted.
@@ -21,6 +21,7 @@ from gradwright.cli.options import (
     refuse_bad_probe_options,
 )
 from gradwright.cli.statuses import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED
+from gradwright.cli.watch_options import add_watch_options, refuse_bad_watch_options
 from gradwright.errors import GradwrightError
 
 
@@ -61,6 +62,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         epilog="Exit status: 0 nothing failed, 1 findings, 2 the command could not do its work, 5 nothing to check.",
     )
     add_check_options(check)
+    watch = commands.add_parser(
+        "watch",
+        help="run a program, and check the custom gradients it uses on what they get",
+        description="Run a program unchanged; when it is over, check every custom gradient that it used, on the inputs "
+        "and incoming gradients it really had. The report goes to standard error.",
+        epilog="Exit status: that of the program. With --fail-on, 1 for findings where the program ended with 0.",
+    )
+    add_watch_options(watch)
     explain = commands.add_parser(
         "explain", help="print what a contract means", description="Print the documentation of a contract."
     )
@@ -84,6 +93,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.command == "check":
         refuse_bad_check_options(check, options)
+    elif options.command == "watch":
+        refuse_bad_watch_options(watch, options, sys.argv[1:] if argv is None else argv)
     elif options.command == "probe":
         refuse_bad_probe_options(probe, options)
     return options
@@ -94,6 +105,10 @@ def _run(options: argparse.Namespace) -> int:
         from gradwright.cli.check import run_check
 
         return run_check(options)
+    if options.command == "watch":
+        from gradwright.cli.watch import run_watch
+
+        return run_watch(options)
     if options.command == "show":
         from gradwright.cli.show import run_show
 
