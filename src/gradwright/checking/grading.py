@@ -9,12 +9,17 @@ from gradwright.checking.contracts import all_contracts
 from gradwright.checking.report import ContractResult, Finding, Outcome, Support
 from gradwright.typing import Verdict
 
+GUESSES = "The inputs were guessed: declare samples to get a verdict."
+ALTERED = "The recorded inputs were made smaller: declare samples to get a verdict."
 
-def soften(outcome: Outcome) -> Outcome:
-    """Turn failures on guessed inputs into suspicions."""
+
+def soften(outcome: Outcome, note: str = GUESSES) -> Outcome:
+    """Turn failures on inputs that may have lost their meaning into suspicions; ``note`` says how they came about."""
     if outcome.verdict != "fail":
         return outcome
-    findings = tuple(replace(f, verdict="suspect", hint=_guess_hint(f)) for f in outcome.findings)
+    findings = tuple(
+        replace(f, verdict="suspect", hint=f"{f.hint} {note}" if f.hint else note) for f in outcome.findings
+    )
     return replace(outcome, verdict="suspect", findings=findings, support=_regraded(outcome.support, "suspect"))
 
 
@@ -23,11 +28,6 @@ def _regraded(support: tuple[Support, ...], verdict: Verdict, reason: str | None
     return tuple(
         replace(row, verdict=verdict, reason=reason or row.reason) if row.verdict == "fail" else row for row in support
     )
-
-
-def _guess_hint(finding: Finding) -> str:
-    note = "The inputs were guessed: declare samples to get a verdict."
-    return f"{finding.hint} {note}" if finding.hint else note
 
 
 def as_consequence(result: ContractResult, verdicts: Mapping[str, Verdict]) -> ContractResult:

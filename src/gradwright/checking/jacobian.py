@@ -35,6 +35,8 @@ SECONDS_PER_BLOCK: dict[Level, float] = {"quick": 0.5, "standard": 3.0, "full": 
 EVALUATIONS_PER_GROUP = 30
 DENSE_ENTRIES = 400
 """Blocks with fewer entries than this are compared whole: looking for a pattern would cost more than it saves."""
+MOST_ELEMENTS: dict[Level, int] = {"quick": 2**17, "standard": 2**19, "full": 2**22}
+"""A block with more inputs or outputs than this is only compared along projections, however few its entries."""
 MAX_CONFIRMED = 8
 MAX_EXCUSED = 256
 NEARBY, NEARBY_POINTS = 1e-6, 48
@@ -80,6 +82,8 @@ def compare(case: Case, k: int, o: int) -> Comparison | None:
 def affordable_pattern(case: Case, k: int, o: int) -> Pattern | None:
     """Return the pattern of a block if comparing all its entries is affordable at the level of the case."""
     n, m = case.n[k], case.output_size(o)
+    if max(n, m) > MOST_ELEMENTS[case.level]:
+        return None
     pattern = dense_pattern(case, k, o) if n * m <= DENSE_ENTRIES else find_pattern(case, k, o)
     limit = GROUP_LIMIT[case.level]
     evaluations = EVALUATIONS_PER_GROUP * pattern.groups + 2 * pattern.rests

@@ -12,10 +12,11 @@ from typing import Any
 from gradwright import torch_compat
 from gradwright.checking.allowances import NONE, Allowances
 from gradwright.checking.case import Case
+from gradwright.checking.cases import make_cases
 from gradwright.checking.contracts import Contract, all_contracts
 from gradwright.checking.earlier import FORWARD, NOTHING, SHRINKING, Earlier
 from gradwright.checking.gradcheck import UNPACKED, as_arguments, translate
-from gradwright.checking.grading import as_consequence, insist, soften
+from gradwright.checking.grading import ALTERED, as_consequence, insist, soften
 from gradwright.checking.limits import TimeLimitError, time_limit
 from gradwright.checking.remarks import remarks
 from gradwright.checking.report import (
@@ -33,7 +34,6 @@ from gradwright.checking.settings import neutral, preserved_settings
 from gradwright.checking.shrink import Shrinker
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.errors import (
-    ForwardError,
     OptionError,
     SampleError,
     describe_exception,
@@ -186,11 +186,14 @@ def check_subject(
     with neutral(subject.elements + max((sample.elements for sample in samples), default=0)):
         limit = SECONDS_PER_CONTRACT[level] if seconds is None else seconds
         begin = max(limit, SECONDS_TO_BEGIN) if seconds is None else seconds
-        cases = []
-        for sample in samples:
+
+        def made(sample: Sample) -> Case:
             observe(FORWARD, begin)
-            cases.append(_case(subject, sample, level, seed, allowances, begin))
-        said = [*notes, *filter(None, [allowances.describe()]), *remarks(subject, cases)]
+            with time_limit(begin):
+                return Case(subject, sample, level, seed, allowances=allowances)
+
+        cases, left_out = make_cases(subject, samples, made, begin)
+        said = [*notes, *left_out, *filter(None, [allowances.describe()]), *remarks(subject, cases)]
         owners: list[tuple[Finding, Case]] = []
         results = []
         for contract in chosen:
@@ -222,17 +225,6 @@ def check_subject(
         ended=tuple(contract.id for contract in chosen if contract.id in {*earlier.lost, *hung}),
         rule=subject.rule,
     )
-
-
-def _case(subject: Subject, sample: Sample, level: Level, seed: int, allowances: Allowances, limit: float) -> Case:
-    try:
-        with time_limit(limit):
-            return Case(subject, sample, level, seed, allowances=allowances)
-    except TimeLimitError:
-        raise ForwardError(
-            f"{subject.name}: forward did not return within {limit:g} s; expected it to run a few times in that; make "
-            "the sample smaller, or mend forward."
-        ) from None
 
 
 def choose_contracts(
@@ -281,9 +273,13 @@ def _examine_all(
     start = time.perf_counter()
     outcomes = []
     for case in cases:
+        if case.sample.contracts is not None and contract.id not in case.sample.contracts:
+            continue
         observe(contract.id, limit)
         outcomes.append(_examine(contract, case, limit))
-    owners += [(finding, case) for case, outcome in zip(cases, outcomes) for finding in outcome.findings]
+        owners += [(finding, case) for finding in outcomes[-1].findings]
+    if not outcomes:
+        outcomes = [Outcome("skipped", "no sample is small enough for it")]
     if contract.id in required:
         outcomes = [insist(outcome) for outcome in outcomes]
     verdict = gravest([outcome.verdict for outcome in outcomes])
@@ -345,9 +341,11 @@ def _examine(contract: Contract, case: Case, limit: float) -> Outcome:
         raise
     except BaseException as error:  # the subject failed in a way the contract did not foresee: say so, check the rest
         return Outcome("unresolved", f"could not be examined: {describe_exception(error)}")
-    if contract.depends_on_meaning and case.sample.provenance in GUESSED:
+    if not contract.depends_on_meaning:
+        return outcome
+    if case.sample.provenance in GUESSED:
         return soften(outcome)
-    return outcome
+    return soften(outcome, ALTERED) if case.sample.altered else outcome
 
 
 def _worded(result: ContractResult, subject: Subject) -> ContractResult:

@@ -58,6 +58,10 @@ class Sample:
         cotangents: what a running program handed to backward for this call, one for each output, None where it handed
             none; None when that is not known.
         random_state: the state of torch's CPU generator at this call; None when that is not known.
+        altered: whether the values are not those that they stand for, so that a failure that depends on their meaning
+            is no more than a suspicion.
+        alternatives: other samples in the place of this one, to be tried in turn when forward raises on it.
+        contracts: ids of the contracts that are examined on it; None for all.
 
     Tensors are differentiated if they are floating-point or complex. When some tensors of a sample have
     ``requires_grad=True``, exactly those are differentiated and the others are constants.
@@ -73,6 +77,9 @@ class Sample:
     intent: Intent | tuple[Intent, ...] | None = None
     cotangents: tuple[torch.Tensor | None, ...] | None = None
     random_state: torch.Tensor | None = None
+    altered: bool = False
+    alternatives: tuple[Sample, ...] = ()
+    contracts: tuple[str, ...] | None = None
 
     @property
     def elements(self) -> int:

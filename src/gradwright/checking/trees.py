@@ -42,9 +42,9 @@ class _Opened:
 def flatten(value: Any) -> tuple[list[Any], Any]:
     """Return the leaves of nested containers (list, tuple, dict, dataclass and what PyTorch knows) and their structure.
 
-    A dataclass without tensors is one leaf.
+    A dataclass without tensors is one leaf, and so is a size.
     """
-    tops, outer = torch_compat.flatten(value)
+    tops, outer = torch_compat.flatten(value, torch.Size)
     fields = [_fields(top) for top in tops]
     if all(field is None for field in fields):
         return tops, outer
@@ -79,9 +79,9 @@ def unflatten(leaves: list[Any], structure: Any) -> Any:
 
 def leaf_paths(value: Any) -> list[str]:
     """Return how each leaf of ``value`` is reached from it, for example ``['weight'].first``, in order of flatten."""
-    tops, _ = torch_compat.flatten(value)
+    tops, _ = torch_compat.flatten(value, torch.Size)
     paths: list[str] = []
-    for top, path in zip(tops, torch_compat.leaf_paths(value)):
+    for top, path in zip(tops, torch_compat.leaf_paths(value, torch.Size)):
         fields = _fields(top)
         if fields is None:
             paths.append(path)

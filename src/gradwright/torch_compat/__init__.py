@@ -182,9 +182,12 @@ def has_setup_context(function: type[Function]) -> bool:
     return function.setup_context is not Function.setup_context
 
 
-def flatten(value: Any) -> tuple[list[Any], Any]:
-    """Return the leaves of nested containers (list, tuple, dict, dataclass known to torch) and their structure."""
-    return tree_flatten(value)
+def flatten(value: Any, whole: type | None = None) -> tuple[list[Any], Any]:
+    """Return the leaves of nested containers (list, tuple, dict, dataclass known to torch) and their structure.
+
+    A container of the type ``whole`` is one leaf.
+    """
+    return tree_flatten(value, None if whole is None else lambda part: isinstance(part, whole))
 
 
 def unflatten(leaves: list[Any], structure: Any) -> Any:
@@ -192,9 +195,9 @@ def unflatten(leaves: list[Any], structure: Any) -> Any:
     return tree_unflatten(leaves, structure)
 
 
-def leaf_paths(value: Any) -> list[str]:
+def leaf_paths(value: Any, whole: type | None = None) -> list[str]:
     """Return how each leaf of ``value`` is reached from it, for example ``['weight'][0]``, in the order of flatten."""
-    paths, _ = tree_flatten_with_path(value)
+    paths, _ = tree_flatten_with_path(value, None if whole is None else lambda part: isinstance(part, whole))
     return [keystr(path) for path, _ in paths]
 
 

@@ -30,12 +30,12 @@ class Unkept:
     reason: str
 
 
-@dataclass(frozen=True)
 class Elsewhere:
-    """A copy in main memory of a tensor on another device."""
+    """A copy in main memory of a tensor on another device; no dataclass, which would be taken for a container."""
 
-    values: Tensor
-    device: str
+    def __init__(self, values: Tensor, device: str) -> None:
+        self.values = values
+        self.device = device
 
 
 @dataclass(frozen=True)
