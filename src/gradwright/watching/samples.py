@@ -17,7 +17,7 @@ from gradwright.watching.specs import TensorSpec
 
 LARGE = 300_000
 """With more elements in all its tensors than this, a call is checked smaller; whole, it would take minutes."""
-HUGE = 5_000_000
+HUGE = 2_000_000
 """With more elements than this it is not even compared along projections."""
 WHEN_LARGE = ("matches-differences",)
 """What is examined on a whole large call."""
