@@ -35,6 +35,8 @@ def add_examining_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip", action="append", metavar="ID,...", help="leave these contracts out")
     parser.add_argument("--require", action="append", metavar="ID,...", help="count `unsupported` as failed for these")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of every random choice (default: 0)")
+    parser.add_argument("--store", metavar="DIR", help="calls that `gradwright watch` kept (default: .gradwright)")
+    parser.add_argument("--no-store", action="store_true", help="do not look for recorded calls")
     parser.add_argument(
         "--time-limit", type=float, metavar="SECONDS", help="for a contract on one sample (else by level)"
     )
@@ -48,6 +50,8 @@ def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.
     refuse_bad_examining_options(parser, options)
     if options.memory is not None and options.no_isolation:
         parser.error("--memory: has no effect with --no-isolation; expected one of them; leave one out.")
+    if options.store is not None and options.no_store:
+        parser.error("--store: has no effect with --no-store; expected one of them; leave one out.")
     if options.json != "-":
         _refuse_unwritable(parser, "--json", options.json)
     _refuse_unwritable(parser, "--html", options.html)

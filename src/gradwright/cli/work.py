@@ -28,6 +28,7 @@ from gradwright.cli.events import (
     Send,
     Start,
 )
+from gradwright.cli.recorded import Recorded
 from gradwright.errors import ForwardError, GradwrightError, SampleError, TargetError, describe_exception
 
 LOOKING = "looking for inputs"
@@ -43,20 +44,31 @@ def work(options: argparse.Namespace, send: Send, start: Start) -> None:
             raise TargetError(start.lost[what])
         send(Running(what))
 
-    examine(
-        discover(options.targets, samples_file=options.samples, seed=options.seed, before=before), options, send, start
-    )
+    recorded = Recorded(options)
+    discovery = discover(options.targets, samples_file=options.samples, seed=options.seed, before=before)
+    discovery.notes += recorded.notes
+    examine(discovery, options, send, start, recorded)
 
 
-def examine(discovery: Discovery, options: argparse.Namespace, send: Send, start: Start) -> None:
-    """Check the subjects that were found, from a start on, and send what comes of it."""
+def examine(
+    discovery: Discovery, options: argparse.Namespace, send: Send, start: Start, recorded: Recorded | None = None
+) -> None:
+    """Check the subjects that were found, from a start on, and send what comes of it.
+
+    Arguments:
+        discovery: the subjects.
+        options: what is to be done with them.
+        send: called with each thing that comes of it.
+        start: what is done already.
+        recorded: calls to check those on for which no samples are declared.
+    """
     send(Discovered(tuple(map(_identity, discovery.found)), tuple(discovery.problems), tuple(discovery.notes)))
     for index in range(start.subject, len(discovery.found)):
         earlier = start.earlier if index == start.subject else NOTHING
         found = discovery.found[index]
         try:
             with as_in(found.source.module):
-                entry, broken = _One(found, index, options, send, earlier).check()
+                entry, broken = _One(found, index, options, send, earlier, recorded).check()
         except KeyboardInterrupt:
             send(Interrupted())
             return
@@ -71,12 +83,21 @@ def _identity(found: Found) -> Identity:
 class _One:
     """Checks one subject."""
 
-    def __init__(self, found: Found, index: int, options: argparse.Namespace, send: Send, earlier: Earlier) -> None:
+    def __init__(
+        self,
+        found: Found,
+        index: int,
+        options: argparse.Namespace,
+        send: Send,
+        earlier: Earlier,
+        recorded: Recorded | None,
+    ) -> None:
         self.found = found
         self.index = index
         self.options = options
         self.send = send
         self.earlier = earlier
+        self.recorded = recorded
         self.notes: Sequence[str] = found.notes
 
     def check(self) -> tuple[Entry, bool]:
@@ -84,28 +105,53 @@ class _One:
         found = self.found
         if found.sample_error is not None:
             return self._not_checked(found.sample_error), True
-        samples, guessed = list(found.samples), not found.samples
-        if guessed:
-            self._began(LOOKING, SECONDS_TO_LOOK)
-            synthesis = synthesise(found.subject, self.options.seed)
-            if synthesis.reason is not None:
-                place = f"# in {found.subject.file}, or in a file given by --samples"
-                remedy = f"{place}\n{synthesis.remedy}" if synthesis.remedy else None
-                return self._not_checked(synthesis.reason, remedy), found.named
-            samples, self.notes = list(synthesis.samples), [*found.notes, *synthesis.notes]
+        if found.samples:
+            try:
+                return self._checked(found.samples)
+            except (SampleError, ForwardError) as error:
+                return self._not_checked(error), True
+        recorded = self._recorded_samples()
+        if recorded:
+            try:
+                return self._checked(recorded)
+            except (SampleError, ForwardError) as error:
+                self.notes = [*self.notes, f"its recorded calls are not used: {error}"]
+        return self._guessed()
+
+    def _recorded_samples(self) -> list[Sample]:
+        if self.recorded is None:
+            return []
+        samples, notes = self.recorded.samples(self.found.subject, self.options.seed)
+        self.notes = [*self.notes, *notes]
+        return samples
+
+    def _guessed(self) -> tuple[Entry, bool]:
+        """Check it on inputs that are made up."""
+        found = self.found
+        self._began(LOOKING, SECONDS_TO_LOOK)
+        synthesis = synthesise(found.subject, self.options.seed)
+        if synthesis.reason is not None:
+            place = f"# in {found.subject.file}, or in a file given by --samples"
+            remedy = f"{place}\n{synthesis.remedy}" if synthesis.remedy else None
+            return self._not_checked(synthesis.reason, remedy), found.named
+        self.notes = [*self.notes, *synthesis.notes]
+        try:
+            return self._checked(synthesis.samples)
+        except (SampleError, ForwardError) as error:
+            if len(synthesis.samples) > 1:
+                with contextlib.suppress(SampleError, ForwardError):
+                    return self._report(synthesis.samples[:1]), False
+            return self._not_checked(error), found.named
+
+    def _checked(self, samples: Sequence[Sample]) -> tuple[Entry, bool]:
         try:
             return self._report(samples), False
-        except (SampleError, ForwardError) as error:
-            if guessed and len(samples) > 1:
-                with contextlib.suppress(SampleError, ForwardError):
-                    return self._report(samples[:1]), False
-            return self._not_checked(error), found.named or not guessed
-        except KeyboardInterrupt:
+        except (SampleError, ForwardError, KeyboardInterrupt):
             raise
         except BaseException as error:
             reason = (
-                f"{found.subject.name}: gradwright itself failed with {describe_exception(error)}; expected a verdict; "
-                "please report this fault of gradwright's with the traceback that --verbose shows."
+                f"{self.found.subject.name}: gradwright itself failed with {describe_exception(error)}; expected a "
+                "verdict; please report this fault of gradwright's with the traceback that --verbose shows."
             )
             return self._not_checked(reason, trace="".join(traceback.format_exception(error))), True
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gradwright import torch_compat
+from gradwright.typing import has_custom_gradient
 
 
 class Kind(Enum):
@@ -88,3 +89,13 @@ def _operator(overload: Any) -> Target | None:
 
 def _is_of(package: str, module: str) -> bool:
     return module == package or module.startswith(package + ".")
+
+
+def key_of(target: Any) -> tuple[str, str] | None:
+    """Return the module and the qualified name by which the calls of what is checked are known, if they can be."""
+    if isinstance(target, type):
+        found = target_of(target)
+        return None if found is None else found.key
+    source = target.__custom_gradient__.source if has_custom_gradient(target) else torch_compat.operator_source(target)
+    module, name = getattr(source, "__module__", None), getattr(source, "__qualname__", None)
+    return None if module is None or name is None else (str(module), str(name))
