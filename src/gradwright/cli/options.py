@@ -20,6 +20,8 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
     )
     add_examining_options(parser)
     parser.add_argument("--samples", metavar="FILE", help="a Python file that declares samples for code elsewhere")
+    parser.add_argument("--store", metavar="DIR", help="calls that `gradwright watch` kept (default: .gradwright)")
+    parser.add_argument("--no-store", action="store_true", help="do not look for recorded calls")
     parser.add_argument(
         "--no-isolation", action="store_true", help="run the code in this process, for debuggers and coverage"
     )
@@ -35,8 +37,6 @@ def add_examining_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip", action="append", metavar="ID,...", help="leave these contracts out")
     parser.add_argument("--require", action="append", metavar="ID,...", help="count `unsupported` as failed for these")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of every random choice (default: 0)")
-    parser.add_argument("--store", metavar="DIR", help="calls that `gradwright watch` kept (default: .gradwright)")
-    parser.add_argument("--no-store", action="store_true", help="do not look for recorded calls")
     parser.add_argument(
         "--time-limit", type=float, metavar="SECONDS", help="for a contract on one sample (else by level)"
     )
