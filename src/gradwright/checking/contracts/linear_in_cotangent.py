@@ -34,6 +34,8 @@ from gradwright.checking import repro
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_linearity
+from gradwright.checking.intended import linear_part
+from gradwright.checking.intent_guess import as_suspect, guess_identity
 from gradwright.checking.judge import one_unit_away
 from gradwright.checking.magnitudes import largest_in_backward
 from gradwright.checking.report import Finding, Outcome, Where
@@ -80,6 +82,12 @@ def examine(case: Case) -> Outcome:
     obstacle = without_linearity(case)
     if obstacle is not None:
         return obstacle
+    outcome = _compare(linear_part(case))
+    guess = guess_identity(case) if outcome.verdict == "fail" else None
+    return outcome if guess is None else as_suspect(case, guess, outcome)
+
+
+def _compare(case: Case) -> Outcome:
     short, long = _split_cotangent(case)
     v = short + long
 
@@ -125,10 +133,11 @@ def examine(case: Case) -> Outcome:
             return _report(case, s * v, deviation, *words)
     if mixed:
         return _report(case, v, total, *NOT_ADDITIVE)
+    besides = "apart from what is declared to be added whatever comes in, " if case.adjust is not None else ""
     powers = ", ".join("-1" if s == -1.0 else _power(s) for s in scaled)
     return Outcome(
         "pass",
-        f"B(0) = 0, B(sv) = sB(v) for s = {powers}, and B(v + w) = B(v) + B(w)",
+        f"{besides}B(0) = 0, B(sv) = sB(v) for s = {powers}, and B(v + w) = B(v) + B(w)",
         sensitivity=relative + granted.rtol,
     )
 
