@@ -23,8 +23,11 @@ from gradwright.checking.projection import Projection
 from gradwright.checking.report import Outcome, Stated
 from gradwright.typing import Intent
 
-LENGTHS = (1.0, 8.0, 64.0, 0.5, 0.1)
+LENGTHS = (1.0, 8.0, 64.0, 0.3)
 """How far, relative to the inputs, one goes to meet a jump."""
+SHARES = (1.0, 1.0, 0.25)
+"""The part of the elements that moves, in each of the directions."""
+SHORTENED = 6
 HALVINGS = 120
 JUMP = 1e-5
 """A change this large, relative to the outputs, over a distance that is nothing, is a jump."""
@@ -132,11 +135,21 @@ def jumps(case: Case, k: int) -> bool:
     x, generator = case.base[k], case.generator(f"jump {k}")
     unit = (element_steps(x) / FIRST_STEP).to(x.dtype)
     for length in LENGTHS:
-        for sign in (1.0, -1.0):
-            there = x + sign * length * unit * signed(case.n[k], generator).to(x.dtype)
-            if _jumps_between(case, k, x, there):
+        for share in SHARES:
+            some = torch.rand(x.shape, generator=generator) < share
+            u = length * unit * signed(case.n[k], generator).to(x.dtype) * some
+            if _jumps_between(case, k, x, _within(case, k, u)):
                 return True
     return False
+
+
+def _within(case: Case, k: int, u: Tensor) -> Tensor:
+    """Return the first of the points x + u, x + u/2, ... at which forward has a value, or x."""
+    for halved in range(SHORTENED):
+        there = case.base[k] + u * 0.5**halved
+        if bool(case.value({k: there}).isfinite().all()):
+            return there
+    return case.base[k]
 
 
 def _open(case: Case) -> bool:

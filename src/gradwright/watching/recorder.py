@@ -65,7 +65,9 @@ class Watched:
 class Recorder:
     """Watches the Functions of this process from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, budget: Budget | None = None, keep: Callable[[Watched, Kept | None], None] | None = None) -> None:
+    def __init__(
+        self, budget: Budget | None = None, keep: Callable[[Watched, Kept | None], None] | None = None
+    ) -> None:
         self.budget = budget if budget is not None else Budget()
         self.keep = keep
         """Told each call that is kept, and again when its backward has run; None when one is not kept after all."""
