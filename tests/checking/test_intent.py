@@ -128,6 +128,19 @@ def test_a_marker_that_is_not_understood_is_said(words: str, problem: str, tmp_p
     assert report.intent is None
 
 
+def test_the_rules_on_the_page_are_what_they_declare(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "intent.md").read_text(encoding="utf-8")
+    made = module(tmp_path, "\n\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)))
+    inputs = {"RoundSTE": (3 * x(4),), "Reverse": (x(4), 0.3), "AddLoss": (x(4), x(1)), "Histogram": (x(4),)}
+    subjects = {name: each for name, each in vars(made).items() if isinstance(each, type) and each is not Function}
+    assert len(subjects) == 5
+    for name, subject in subjects.items():
+        report = gw.check(subject, *inputs.get(name, (x(3),)), level="quick")
+        assert report, str(report)
+        assert report.intent is not None
+        assert report.intent.origin == "declared"
+
+
 def test_what_cannot_be_read_has_no_marker() -> None:
     assert marker_of(rule(lambda x: x, lambda g, x: g)) is None
     assert read_marker(as_subject(functools.partial(torch.add, torch.ones(3)))) is None

@@ -36,6 +36,17 @@ if TYPE_CHECKING:
 NOT_THE_DERIVATIVE: frozenset[Intent] = frozenset({"surrogate", "scaled", "reversed", "side-loss"})
 """Intents of rules that are not the derivative of forward on purpose."""
 
+MEANINGS: dict[Intent, str] = {
+    "exact": "the derivative of forward; nothing is guessed",
+    "surrogate": "another function's derivative: what compares with differences of forward is skipped",
+    "scaled": "the derivative times a constant, which is measured for each input",
+    "reversed": "the derivative times a negative constant, which is measured for each input",
+    "side-loss": "the derivative, and something that is added whatever comes in",
+    "forward-only": "not there: it is missing, raises or gives None; a gradient that does come is checked",
+    "first-order-only": "the derivative, but not to be differentiated again: a second derivative may raise",
+}
+"""What each intent says of a rule."""
+
 _MARKER = re.compile(r"#\s*gradwright:(.*)")
 
 

@@ -7,7 +7,8 @@ many, and, with several outputs, that B(v) is the sum of what each output's part
 so the resolution is that of rounding. Where B is small by cancellation, its rounding is measured at inputs one rounding
 unit away. Limits and thresholds are looked for far out too, at s = 2^40, -2^40 and 2^-40 in float64 and 2^30, -2^30 and
 2^-30 in float32. A right rule may lose accuracy there, overflow or underflow, so only what is finite, should be a
-normal number and is wrong by more than five percent is held against it.
+normal number and is wrong by more than five percent is held against it. Of a rule that declares a side loss, the part
+that depends on the incoming gradient is examined.
 
 ## Why it matters
 A vector-Jacobian product is linear by definition. A rule that ignores the incoming gradient, clamps it, takes its sign

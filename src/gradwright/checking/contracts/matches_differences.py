@@ -5,7 +5,9 @@ The Jacobian that backward gives, entry by entry for small inputs and along sign
 against extrapolated central differences, each with its own error bar. At a kink any value between the one-sided slopes
 is right. An accused entry is tried again with finer steps, and at points one rounding unit away, before it is reported.
 Inputs of lower precision are judged on their float64 twin, where the subject runs there. A forward
-that iterates until a tolerance is met is not accused of what that tolerance leaves open.
+that iterates until a tolerance is met is not accused of what that tolerance leaves open. A rule that is declared to be
+something else than the derivative is judged by what it is declared to be; one that looks wrong on purpose and declares
+nothing is ``suspect``.
 
 ## Why it matters
 A wrong gradient trains without an error. It is usually found months later, by somebody who re-derives the formula.
