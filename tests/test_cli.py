@@ -579,6 +579,14 @@ def test_explain_prints_the_documentation(run):
     assert run("explain", "gradient_count")[1] == out
 
 
+def test_explain_of_an_intent(run):
+    status, out, _ = run("explain", "surrogate")
+    assert status == 0
+    assert out.startswith("surrogate\nAn intent, declared with `# gradwright: surrogate` above a rule: the rule is another")
+    assert "\nWhat a rule means to be\n  exact " in run("explain")[1]
+    assert "Did you mean 'reversed'?" in run("explain", "revers")[2]
+
+
 def test_explain_of_an_unknown_id(run):
     status, out, err = run("explain", "gradient-cuont")
     assert status == 2

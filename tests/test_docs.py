@@ -15,7 +15,7 @@ from gradwright.authoring.catalogue import entries
 from gradwright.typing import has_custom_gradient
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ["external.md", "fused.md", "implicit.md", "writing-gradients.md", "ste.md"]
+PAGES = ["external.md", "fused.md", "implicit.md", "intent.md", "writing-gradients.md", "ste.md"]
 """Pages whose every block of Python is run; that for newcomers has a test of its own."""
 
 

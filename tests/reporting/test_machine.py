@@ -49,6 +49,7 @@ def test_the_document_of_a_failing_subject(make):
         "level": "standard",
         "samples": [{"provenance": "declared", "description": "x: float64 (4, 2), k=2"}],
         "notes": [],
+        "intent": None,
         "allowances": {},
         "support": [],
     }

@@ -18,6 +18,7 @@ from gradwright import torch_compat
 from gradwright.checking.case import Case
 from gradwright.checking.differences import signed
 from gradwright.checking.graph import graph_nodes
+from gradwright.checking.intent import NOT_THE_DERIVATIVE, marked_intents
 from gradwright.checking.limits import STOPS
 from gradwright.errors import describe_exception
 
@@ -115,12 +116,13 @@ def functions_in_graph(case: Case) -> list[type[Function]]:
 
 
 def surrogates_in_graph(case: Case) -> list[str]:
-    """Return the names of functions behind the outputs that declare to use the derivative of another function."""
+    """Return the names of functions behind the outputs whose rules are declared not to be their derivatives."""
     found = []
     for function in functions_in_graph(case):
         known = getattr(function, "gw_definition", None)
         # What estimators are made of declares nothing; the estimators do, and are proved elsewhere.
-        if known is not None and (known.surrogate is not None or function.__module__.startswith("gradwright.ste.")):
+        own = known is not None and (known.surrogate is not None or function.__module__.startswith("gradwright.ste."))
+        if own or NOT_THE_DERIVATIVE.intersection(marked_intents(function)):
             found.append(function.__name__)
     return found
 

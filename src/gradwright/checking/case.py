@@ -24,7 +24,7 @@ from gradwright.checking.approximate import accuracy_of, allowed
 from gradwright.checking.companions import pull_companion
 from gradwright.checking.domain import parse_domain, refuse_outside, refuse_unknown
 from gradwright.checking.limits import STOPS
-from gradwright.checking.parts import Output, Pass, differentiable_inputs
+from gradwright.checking.parts import Adjustment, Output, Pass, differentiable_inputs
 from gradwright.checking.precision import hidden_epsilon
 from gradwright.checking.randomness import fixed_random_state, generator_states
 from gradwright.checking.samples import Sample
@@ -88,6 +88,8 @@ class Case:
         """Id of the contract that was stopped before a single backward had come back."""
         self.audit: object | None = None
         """Kept by :func:`gradwright.checking.audit.audit`."""
+        self.adjust: Adjustment | None = None
+        """What is done to each gradient before it is compared; set by :mod:`gradwright.checking.intended` alone."""
         self.in_place = False
         self.randomness: Randomness = "none"
         first = self._first_pass()
@@ -236,7 +238,8 @@ class Case:
         with self.sandbox():
             gradients = run.gradients(self.cotangents(v))
         # Copies: a rule that returns the same buffer at every call must not change what an earlier call gave.
-        return [None if g is None else to_flat(g.detach()).to(torch.float64, copy=True) for g in gradients]
+        pulled = [None if g is None else to_flat(g.detach()).to(torch.float64, copy=True) for g in gradients]
+        return pulled if self.adjust is None else self.adjust(pulled, flats or {})
 
     def pull_all(self, v: Tensor, flats: Mapping[int, Tensor] | None = None) -> list[Tensor]:
         """Like :meth:`pull`, with zeros where backward gives no gradient."""

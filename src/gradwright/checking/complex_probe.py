@@ -7,6 +7,7 @@ import torch
 from gradwright.checking.audit import audit
 from gradwright.checking.case import Case
 from gradwright.checking.differences import signed
+from gradwright.checking.intent import deviates
 from gradwright.checking.variant_trial import Fault, joint_projection_is_wrong, try_rule
 from gradwright.checking.variants import try_vary
 from gradwright.errors import GradwrightError
@@ -19,7 +20,7 @@ def complex_remark(case: Case) -> str | None:
 
     It is never an accusation: nobody said that complex numbers are meant.
     """
-    if case.sample.surrogate is not None or any(item.tensor.is_complex() for item in case.inputs):
+    if deviates(case) or any(item.tensor.is_complex() for item in case.inputs):
         return None
     generator = case.generator("complex probe")
     changed = {}

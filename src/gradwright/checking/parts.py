@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from torch import Tensor
 from gradwright.checking import trees
 from gradwright.checking.subject import Argument, Subject
 from gradwright.errors import SampleError
+
+Adjustment: TypeAlias = "Callable[[list[Tensor | None], Mapping[int, Tensor]], list[Tensor | None]]"
+"""Makes the gradients that are compared of those that backward gave, which are real flat vectors or None."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from gradwright.typing import VERDICTS, Level, Provenance, Verdict
+from gradwright.typing import VERDICTS, Intent, Level, Provenance, Verdict
 
 COMPOSES = "does it compose?"
 TRANSFORMS = {
@@ -95,6 +95,19 @@ class Support:
 
 
 @dataclass(frozen=True)
+class Stated:
+    """What a rule means to be: the words, who says so, and the evidence for that."""
+
+    value: tuple[Intent, ...]
+    origin: Literal["declared", "guessed"]
+    evidence: str
+    """Where it is declared, or what was seen that makes it likely."""
+
+    def __str__(self) -> str:
+        return f"{self.origin} {', '.join(self.value)}: {self.evidence}"
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What one contract concluded about one sample."""
 
@@ -110,6 +123,8 @@ class Outcome:
     evidence: tuple[Evidence, ...] = ()
     support: tuple[Support, ...] = ()
     """The transforms that were tried, when the contract covers several."""
+    guess: Stated | None = None
+    """What the rule seems to mean to be, where nothing is declared and a failure became a suspicion for it."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +142,8 @@ class ContractResult:
     seconds: float = 0.0
     support: tuple[Support, ...] = ()
     """The transforms that were tried, when the contract covers several; the gravest of all samples."""
+    guess: Stated | None = None
+    """What the rule seems to mean to be, if that is why the verdict is not ``fail``."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +182,8 @@ class Report:
     """Ids of the contracts under which the subject hung or ended the process (a crash, no memory); it is not `ok`."""
     rule: str = ""
     """Where the rule of a custom gradient is, for example ``exp_vjp in line 7``."""
+    intent: Stated | None = None
+    """What the rule means to be, as declared, else as guessed; None where it is taken for the derivative."""
 
     @property
     def ok(self) -> bool:

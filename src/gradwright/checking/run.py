@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -11,12 +10,14 @@ from typing import Any
 
 from gradwright import torch_compat
 from gradwright.checking.allowances import NONE, Allowances
+from gradwright.checking.audit import audit
 from gradwright.checking.case import Case
 from gradwright.checking.cases import make_cases
 from gradwright.checking.contracts import Contract, all_contracts
 from gradwright.checking.earlier import FORWARD, NOTHING, SHRINKING, Earlier
 from gradwright.checking.gradcheck import UNPACKED, as_arguments, translate
-from gradwright.checking.grading import ALTERED, as_consequence, insist, soften
+from gradwright.checking.grading import ALTERED, as_consequence, as_declared, insist, merged, soften
+from gradwright.checking.intent import declared, parse_intent, read_marker, stated
 from gradwright.checking.limits import TimeLimitError, time_limit
 from gradwright.checking.remarks import remarks
 from gradwright.checking.report import (
@@ -25,9 +26,6 @@ from gradwright.checking.report import (
     Outcome,
     Report,
     SampleNote,
-    Support,
-    Where,
-    gravest,
 )
 from gradwright.checking.samples import Sample
 from gradwright.checking.settings import neutral, preserved_settings
@@ -41,7 +39,7 @@ from gradwright.errors import (
     unknown_choice,
     unknown_name,
 )
-from gradwright.typing import GUESSED, LEVELS, Level, TensorFunction, Verdict
+from gradwright.typing import GUESSED, LEVELS, Intent, Level, TensorFunction
 
 SECONDS_PER_CONTRACT: dict[Level, float] = {"quick": 10.0, "standard": 60.0, "full": 600.0}
 """A contract that takes longer on one sample is stopped and reported as unresolved."""
@@ -58,6 +56,7 @@ def check(
     surrogate: TensorFunction | None = None,
     reference: TensorFunction | None = None,
     domain: Any = None,
+    intent: Intent | Sequence[Intent] | None = None,
     level: Level = "standard",
     only: Collection[str] | str = (),
     skip: Collection[str] | str = (),
@@ -83,6 +82,9 @@ def check(
         reference: a plain-PyTorch version of the subject, called in the same way; value and gradient must agree.
         domain: closed bounds ``(low, high)`` of all real inputs, or a dictionary from input names to such pairs; None
             for no bound. Inputs are varied to find weak places, but never beyond the domain.
+        intent: what the rule means to be, where that is not the derivative of forward: one or several of ``surrogate``,
+            ``scaled``, ``reversed``, ``side-loss``, ``forward-only``, ``first-order-only`` (or ``exact``); instead of a
+            marker in the source.
         level: ``quick``, ``standard`` or ``full``: how much work may be done.
         only: ids of the contracts to examine, instead of all.
         skip: ids of contracts to leave out.
@@ -128,7 +130,8 @@ def check(
                 "same arguments as forward; for a straight-through rule declare surrogate=lambda x: x."
             )
     given = dict(kwargs) if kwargs is not None else {}
-    sample = Sample(tuple(inputs), given, surrogate, reference, domain)
+    meant = None if intent is None else parse_intent(intent, "intent", OptionError)
+    sample = Sample(tuple(inputs), given, surrogate, reference, domain, intent=meant)
     allowances = Allowances(eps, atol, rtol, nondet_tol)
     moved = translate(gradcheck_flags, signature(check).parameters)
     target = as_subject(subject)
@@ -183,6 +186,9 @@ def check_subject(
         raise OptionError(f"seed: got {seed!r}; expected an integer that is not negative.")
     if subject.surrogate is not None:
         samples = [s if s.surrogate is not None else replace(s, surrogate=subject.surrogate) for s in samples]
+    marker = read_marker(subject)
+    if marker is not None and marker.words:
+        samples = [s if s.intent is not None else replace(s, intent=marker.words) for s in samples]
     with neutral(subject.elements + max((sample.elements for sample in samples), default=0)):
         limit = SECONDS_PER_CONTRACT[level] if seconds is None else seconds
         begin = max(limit, SECONDS_TO_BEGIN) if seconds is None else seconds
@@ -194,6 +200,7 @@ def check_subject(
 
         cases, left_out = make_cases(subject, samples, made, begin)
         said = [*notes, *left_out, *filter(None, [allowances.describe()]), *remarks(subject, cases)]
+        said += marker.problems if marker is not None else ()
         owners: list[tuple[Finding, Case]] = []
         results = []
         for contract in chosen:
@@ -209,6 +216,9 @@ def check_subject(
             shrinker = Shrinker(level)
             results = [_with_small_repros(shrinker, contract, r, owners) for contract, r in zip(chosen, results)]
     hung = {case.hung_under for case in cases}
+    intent = stated(samples, marker, results)
+    if intent is not None and intent.origin == "guessed":
+        said.append(f"intent: {intent}")
     return Report(
         name=subject.name,
         kind=subject.kind,
@@ -224,6 +234,7 @@ def check_subject(
         allowances=allowances.granted(),
         ended=tuple(contract.id for contract in chosen if contract.id in {*earlier.lost, *hung}),
         rule=subject.rule,
+        intent=intent,
     )
 
 
@@ -276,25 +287,16 @@ def _examine_all(
         if case.sample.contracts is not None and contract.id not in case.sample.contracts:
             continue
         observe(contract.id, limit)
-        outcomes.append(_examine(contract, case, limit))
-        owners += [(finding, case) for finding in outcomes[-1].findings]
+        outcome = _examine(contract, case, limit)
+        if contract.id not in required and declared(case):
+            outcome = as_declared(contract.id, outcome, declared(case), case.audit is None or audit(case).usable)
+        outcomes.append(outcome)
+        owners += [(finding, case) for finding in outcome.findings]
     if not outcomes:
         outcomes = [Outcome("skipped", "no sample is small enough for it")]
     if contract.id in required:
         outcomes = [insist(outcome) for outcome in outcomes]
-    verdict = gravest([outcome.verdict for outcome in outcomes])
-    sensitivities = [o.sensitivity for o in outcomes if o.sensitivity is not None]
-    return ContractResult(
-        id=contract.id,
-        question=contract.asks,
-        verdict=verdict,
-        message=_message(outcomes, verdict),
-        findings=_distinct([finding for outcome in outcomes for finding in outcome.findings]),
-        sensitivity=max(sensitivities, default=None),
-        evidence=tuple(evidence for outcome in outcomes for evidence in outcome.evidence),
-        seconds=time.perf_counter() - start,
-        support=_support(outcomes),
-    )
+    return merged(contract, outcomes, time.perf_counter() - start)
 
 
 def _with_small_repros(
@@ -308,19 +310,6 @@ def _with_small_repros(
         return finding if case is None else shrinker.shrink(contract, case, finding, result.seconds)
 
     return replace(result, findings=tuple(map(small, result.findings)))
-
-
-def _support(outcomes: Sequence[Outcome]) -> tuple[Support, ...]:
-    """Put the transforms of all samples together: each with its gravest verdict and the reason for that."""
-    rows: dict[str, list[Support]] = {}
-    for outcome in outcomes:
-        for row in outcome.support:
-            rows.setdefault(row.transform, []).append(row)
-    merged = []
-    for transform, tried in rows.items():
-        verdict = gravest([row.verdict for row in tried])
-        merged.append(Support(transform, verdict, next(row.reason for row in tried if row.verdict == verdict)))
-    return tuple(merged)
 
 
 def _examine(contract: Contract, case: Case, limit: float) -> Outcome:
@@ -356,28 +345,6 @@ def _worded(result: ContractResult, subject: Subject) -> ContractResult:
     findings = tuple(replace(f, message=own(f.message), hint=f.hint and own(f.hint)) for f in result.findings)
     support = tuple(replace(row, reason=own(row.reason)) for row in result.support)
     return replace(result, message=own(result.message), findings=findings, support=support)
-
-
-def _distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Drop findings that say the same of the same input and output for another sample."""
-    seen: dict[tuple[object, ...], Finding] = {}
-    for finding in findings:
-        place = finding.where or Where()
-        words = re.sub(r"[-+.\d]+", "#", finding.message)
-        seen.setdefault((finding.verdict, words, place.input, place.output), finding)
-    return tuple(seen.values())
-
-
-def _message(outcomes: Sequence[Outcome], verdict: Verdict) -> str:
-    if len(outcomes) == 1:
-        return outcomes[0].message
-    texts: list[str] = []
-    for number, outcome in enumerate(outcomes, 1):
-        prefix = f"sample {number}" if outcome.verdict == verdict else f"sample {number} ({outcome.verdict})"
-        if outcome.message:
-            texts.append(f"{prefix}: {outcome.message}")
-    same = {outcome.message for outcome in outcomes}
-    return outcomes[0].message if len(same) == 1 else "; ".join(texts)
 
 
 def _describe(case: Case) -> str:

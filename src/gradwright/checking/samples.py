@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from gradwright.checking.domain import parse_domain
+from gradwright.checking.intent import parse_intent
 from gradwright.checking.limits import STOPS, TimeLimitError, time_limit
 from gradwright.checking.tensors import tensors_in
 from gradwright.errors import SampleError, describe_exception, did_you_mean
@@ -191,6 +192,7 @@ def _from_mapping(item: Mapping[str, Any], owner: str) -> Sample:
                 f"same arguments as forward; {example}."
             )
     parse_domain(item.get("domain"), f"{owner}: `domain`")
+    intent = item.get("intent")
     name = item.get("name")
     return Sample(
         args=tuple(args),
@@ -199,6 +201,7 @@ def _from_mapping(item: Mapping[str, Any], owner: str) -> Sample:
         reference=item.get("reference"),
         domain=item.get("domain"),
         name=None if name is None else str(name),
+        intent=None if intent is None else parse_intent(intent, f"{owner}: `intent`", SampleError),
     )
 
 

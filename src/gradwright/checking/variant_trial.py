@@ -32,6 +32,7 @@ from gradwright.checking.differences import (
     one_hot,
     signed,
 )
+from gradwright.checking.intent import deviates
 from gradwright.checking.judge import UNRESOLVED_BAR, acquitted, largest_entry, one_unit_away
 from gradwright.checking.projection import rounding_of_sum
 from gradwright.checking.report import Finding, Where
@@ -85,6 +86,9 @@ def try_rule(case: Case) -> Fault | Unjudged | None:
             return Fault("value", fault) if fault is not None else None
     except SampleError:
         return Unjudged()  # the surrogate does not go where forward goes
+    if deviates(case):
+        fault = _broken(linear, case)
+        return Fault("value", fault) if fault is not None else None
     return _differs(case)
 
 
@@ -104,7 +108,7 @@ def try_rule_at_singular_point(case: Case, k: int) -> Fault | Unjudged | None:
     w = case.pull_all(v)[k]
     if not bool(w.isfinite().all()):
         return _not_finite(case, k, int((~w.isfinite()).int().argmax()), float(w[~w.isfinite()][0]))
-    if case.sample.surrogate is not None:
+    if deviates(case):
         return None
     return _wrong_although_smooth(case, k, v, w)
 

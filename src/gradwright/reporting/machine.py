@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import gradwright
-from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report, Usage
+from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report, Stated, Usage
 
 SCHEMA = 1
 """Raised when a field changes its meaning or goes away, not when one is added."""
@@ -70,12 +70,19 @@ def _subject(report: Report) -> dict[str, Any]:
         "level": report.level,
         "samples": [{"provenance": note.provenance, "description": note.description} for note in report.samples],
         "notes": list(report.notes),
+        "intent": _intent(report.intent),
         "allowances": {name: _number(value) for name, value in report.allowances.items()},
         "support": [
             {"transform": row.transform, "verdict": row.verdict, "reason": row.reason or None} for row in report.support
         ],
         "contracts": [row for result in report.results for row in _rows(result)],
     }
+
+
+def _intent(stated: Stated | None) -> dict[str, Any] | None:
+    if stated is None:
+        return None
+    return {"value": list(stated.value), "origin": stated.origin, "evidence": stated.evidence}
 
 
 def _not_checked(entry: NotChecked) -> dict[str, Any]:

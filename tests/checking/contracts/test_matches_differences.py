@@ -419,4 +419,4 @@ def test_code_that_uses_a_declared_surrogate_is_not_accused(own: bool) -> None:
     layer = torch.nn.Linear(3, 2).double()
     report = gw.check(lambda t: layer(estimator(t)).tanh(), torch.randn(4, 3).double(), only=("matches-differences",))
     assert report.results[0].verdict == "skipped"
-    assert "takes part, which declares a surrogate" in report.results[0].message
+    assert "takes part, which declares that" in report.results[0].message

@@ -36,6 +36,7 @@ from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.differences import FIRST_STEP, differentiate_sum, element_steps, signed
 from gradwright.checking.guards import without_gradients
+from gradwright.checking.intent import deviates
 from gradwright.checking.judge import MARGIN, one_unit_away
 from gradwright.checking.magnitudes import Magnitudes
 from gradwright.checking.parts import Pass
@@ -192,7 +193,7 @@ def _along(case: Case, loss: Loss, weights: list[Tensor], k: int, second: Tensor
 
 def _rule_is_the_derivative(case: Case, v: Tensor) -> bool:
     """Tell whether the rule is the derivative of forward along a random direction; a surrogate's is not."""
-    if case.sample.surrogate is not None:
+    if deviates(case):
         return False
     pulled = case.pull_all(v)
     for k, x in enumerate(case.base):

@@ -7,7 +7,8 @@ many, and, with several outputs, that B(v) is the sum of what each output's part
 so the resolution is that of rounding. Where B is small by cancellation, its rounding is measured at inputs one rounding
 unit away. Limits and thresholds are looked for far out too, at s = 2^40, -2^40 and 2^-40 in float64 and 2^30, -2^30 and
 2^-30 in float32. A right rule may lose accuracy there, overflow or underflow, so only what is finite, should be a
-normal number and is wrong by more than five percent is held against it.
+normal number and is wrong by more than five percent is held against it. Of a rule that declares a side loss, the part
+that depends on the incoming gradient is examined.
 
 ## Why it matters
 A vector-Jacobian product is linear by definition. A rule that ignores the incoming gradient, clamps it, takes its sign
@@ -34,6 +35,8 @@ from gradwright.checking import repro
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_linearity
+from gradwright.checking.intended import linear_part
+from gradwright.checking.intent_guess import as_suspect, guess_identity
 from gradwright.checking.judge import one_unit_away
 from gradwright.checking.magnitudes import largest_in_backward
 from gradwright.checking.report import Finding, Outcome, Where
@@ -80,6 +83,12 @@ def examine(case: Case) -> Outcome:
     obstacle = without_linearity(case)
     if obstacle is not None:
         return obstacle
+    outcome = _compare(linear_part(case))
+    guess = guess_identity(case) if outcome.verdict == "fail" else None
+    return outcome if guess is None else as_suspect(case, guess, outcome)
+
+
+def _compare(case: Case) -> Outcome:
     short, long = _split_cotangent(case)
     v = short + long
 
@@ -125,10 +134,11 @@ def examine(case: Case) -> Outcome:
             return _report(case, s * v, deviation, *words)
     if mixed:
         return _report(case, v, total, *NOT_ADDITIVE)
+    besides = "apart from what is declared to be added whatever comes in, " if case.adjust is not None else ""
     powers = ", ".join("-1" if s == -1.0 else _power(s) for s in scaled)
     return Outcome(
         "pass",
-        f"B(0) = 0, B(sv) = sB(v) for s = {powers}, and B(v + w) = B(v) + B(w)",
+        f"{besides}B(0) = 0, B(sv) = sB(v) for s = {powers}, and B(v + w) = B(v) + B(w)",
         sensitivity=relative + granted.rtol,
     )
 

@@ -5,7 +5,9 @@ The Jacobian that backward gives, entry by entry for small inputs and along sign
 against extrapolated central differences, each with its own error bar. At a kink any value between the one-sided slopes
 is right. An accused entry is tried again with finer steps, and at points one rounding unit away, before it is reported.
 Inputs of lower precision are judged on their float64 twin, where the subject runs there. A forward
-that iterates until a tolerance is met is not accused of what that tolerance leaves open.
+that iterates until a tolerance is met is not accused of what that tolerance leaves open. A rule that is declared to be
+something else than the derivative is judged by what it is declared to be; one that looks wrong on purpose and declares
+nothing is ``suspect``.
 
 ## Why it matters
 A wrong gradient trains without an error. It is usually found months later, by somebody who re-derives the formula.
@@ -34,14 +36,19 @@ from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.duals import supports_gradient
 from gradwright.checking.guards import without_gradients, without_numbers
+from gradwright.checking.intended import divided, factors_of, linear_part, without_offset
+from gradwright.checking.intent import declared
+from gradwright.checking.intent_guess import as_suspect, guess_identity, guess_surrogate
 from gradwright.checking.iterating import LOOSE, operations_vary
 from gradwright.checking.jacobian import Comparison, compare
 from gradwright.checking.judge import State, largest_entry
 from gradwright.checking.projection import Projection, project
-from gradwright.checking.report import Evidence, Finding, Outcome, Where
+from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.variants import is_hand_written
 from gradwright.errors import describe_exception
-from gradwright.typing import Verdict
+from gradwright.typing import Intent, Verdict
+
+APART = "apart from what is added whatever comes in: "
 
 
 @contract(
@@ -51,6 +58,25 @@ from gradwright.typing import Verdict
 )
 def examine(case: Case) -> Outcome:
     """Compare the gradient with differences."""
+    obstacle = _obstacle(case)
+    if obstacle is not None:
+        return obstacle
+    meant, exact = declared(case), case.exact
+    obstacle = without_numbers(exact) if exact.detached else without_gradients(exact)
+    if obstacle is not None:
+        return obstacle
+    twin = ", judged on its float64 twin" if exact is not case else ""
+    if exact.detached:
+        return _detached(exact)
+    if "surrogate" in meant:
+        return Outcome("skipped", "declared a surrogate, so the rule is not the derivative; surrogate= has it compared")
+    exact = linear_part(exact)
+    outcome = _proportional(exact, meant, twin) if meant & {"scaled", "reversed"} else _compared(exact, twin)
+    return replace(outcome, message=f"{APART}{outcome.message}") if "side-loss" in meant else outcome
+
+
+def _obstacle(case: Case) -> Outcome | None:
+    """Return the outcome where nothing is to be compared, or nothing comes back that could be; else None."""
     if case.sample.surrogate is not None:
         return Outcome("skipped", "a surrogate is declared, so the rule is not the derivative; see matches-surrogate")
     if math.isinf(case.accuracy):
@@ -61,20 +87,45 @@ def examine(case: Case) -> Outcome:
     watched = audit(case)
     if watched.no_backward:
         return Outcome("unsupported", "there is no backward: differentiating raises")
+    if "forward-only" in declared(case) and not any(g is not None for g in watched.first or ()):
+        return Outcome("skipped", "declared forward-only: no gradient comes back")
     if watched.user_error is not None:
         return _raises(case, watched.user_error)
     if watched.engine_error is not None:
         if case.subject.function is None:
             return _raises(case, watched.engine_error)
         return Outcome("skipped", f"{watched.obstacle}; see gradient-count and gradient-shape-and-dtype")
-    exact = case.exact
-    obstacle = without_numbers(exact) if exact.detached else without_gradients(exact)
-    if obstacle is not None:
-        return obstacle
-    twin = ", judged on its float64 twin" if exact is not case else ""
-    if exact.detached:
-        return _detached(exact)
-    return _compared(exact, twin)
+    return None
+
+
+def _proportional(case: Case, meant: frozenset[Intent], twin: str) -> Outcome:
+    """Compare a rule that is a multiple of the derivative: each input by a factor of its own, which is constant."""
+    words = " and ".join(sorted(meant & {"scaled", "reversed"}))
+    factors = factors_of(case)
+    known = {case.inputs[k].name: f.value for k, f in enumerate(factors) if f is not None}
+    if not known:
+        return Outcome(
+            "unresolved", f"declared {words}, but no factor can be told: the function does not move smoothly"
+        )
+    said = ", ".join(f"{factor:.6g} for `{name}`" for name, factor in known.items())
+    if 0.0 in known.values():
+        return Outcome(
+            "unresolved", f"declared {words}, by {said}: where it is 0, nothing is told; give another sample"
+        )
+    outcome = _compared(divided(case, factors), twin)
+    if outcome.verdict == "fail":
+        message = f"declared {words}, but not by one constant factor for each input (mostly {said}): {outcome.message}"
+        findings = tuple(
+            replace(f, message=f"{f.message} Both are shown divided by the factor.") for f in outcome.findings
+        )
+        return replace(outcome, message=message, findings=(replace(findings[0], message=message), *findings[1:]))
+    negative = any(factor < 0 for factor in known.values())
+    if negative != ("reversed" in meant) and not (meant >= {"scaled", "reversed"}):
+        sign = "negative" if negative else "positive"
+        message = f"declared {words}, but the factor is {sign}: {said}."
+        hint = f"mend the sign, or declare {'reversed' if negative else 'scaled'}."
+        return Outcome("fail", message, (Finding("fail", message, hint),), outcome.sensitivity, outcome.evidence)
+    return replace(outcome, message=f"{words} by {said}; apart from that: {outcome.message}")
 
 
 def _raises(case: Case, error: BaseException) -> Outcome:
@@ -122,41 +173,25 @@ def _compared(case: Case, twin: str) -> Outcome:
             blocks.append(block_of(case, comparison))
             if comparison.pattern.pairs and not bool((comparison.state == State.WRONG).any()):
                 projections += project(case, k, o, count=1)  # what lies outside the pattern
-    comparisons = [block.comparison for block in blocks]
     accused = [block for block in blocks if bool((block.comparison.state == State.WRONG).any())]
     findings = [wrong_entries(case, block, blocks) for block in accused]
     findings += [wrong_projection(case, projection) for projection in projections if projection.wrong]
-    return _concluded(case, comparisons, projections, tuple(findings), twin)
+    return _concluded(case, blocks, projections, tuple(findings), twin)
 
 
 def _concluded(
     case: Case,
-    comparisons: list[Comparison],
+    blocks: list[Block],
     projections: list[Projection],
     findings: tuple[Finding, ...],
     twin: str,
 ) -> Outcome:
+    comparisons = [block.comparison for block in blocks]
     evidence = tuple(evidence_of(case, comparison) for comparison in comparisons)
     sensitivity = _sensitivity(comparisons, projections)
-    if findings and case.draws:
-        return _random_draw(case, findings, sensitivity, evidence)
-    surrogates = [] if case.subject.hand_written else surrogates_in_graph(case)
-    if findings and surrogates:
-        message = (
-            f"the gradient is not the derivative, on purpose: {', '.join(surrogates)} takes part, which declares a "
-            "surrogate; check that by itself, or declare surrogate= for the whole"
-        )
-        return Outcome("skipped", message, (), sensitivity, evidence)
     if findings:
-        apart = _apart(comparisons, projections)
-        if apart <= LOOSE and operations_vary(case):
-            message = (
-                "forward iterates until a tolerance is met (the number of its operations depends on the values), and "
-                f"backward and differences are {apart:.1e} apart, relative to the largest entry: grant rtol= or atol= "
-                "for what the tolerance leaves open"
-            )
-            return Outcome("unresolved", message, (), sensitivity, evidence)
-        return Outcome("fail", findings[0].message, findings, sensitivity, evidence)
+        failed = Outcome("fail", findings[0].message, findings, sensitivity, evidence)
+        return _accused(case, blocks, projections, failed, twin)
     counts = {state: sum(int((c.state == state).sum()) for c in comparisons) for state in State}
     total, open_projections = sum(counts.values()), sum(p.unresolved for p in projections)
     parts = [f"{total} entries of the Jacobian"] if total else []
@@ -179,6 +214,38 @@ def _concluded(
         notes.append("where forward rounds, compares or counts, declare what the rule stands for: surrogate=")
     verdict: Verdict = "unresolved" if hopeless else "pass"
     return Outcome(verdict, "; ".join(notes), (), sensitivity, evidence)
+
+
+def _accused(case: Case, blocks: list[Block], projections: list[Projection], failed: Outcome, twin: str) -> Outcome:
+    """Grade a failure: by what draws random numbers, what is meant by the rule, and what an iteration leaves open."""
+    if case.draws and not is_hand_written(case):
+        reason = "forward draws random numbers, and PyTorch's gradient is not the derivative of a single draw"
+        return replace(failed, verdict="unresolved", message=reason, findings=())
+    surrogates = [] if case.subject.hand_written else surrogates_in_graph(case)
+    if surrogates:
+        message = (
+            f"the gradient is not the derivative, on purpose: {', '.join(surrogates)} takes part, which declares that; "
+            "check it by itself, or declare surrogate= for the whole"
+        )
+        return replace(failed, verdict="skipped", message=message, findings=())
+    guess = guess_surrogate(case, blocks, projections) or guess_identity(case)
+    if guess is not None:
+        apart_from_it = guess.value == ("side-loss",)  # about which linear-in-cotangent speaks
+        if not apart_from_it:
+            return as_suspect(case, guess, failed)
+        outcome = _compared(without_offset(case), twin)
+        return replace(outcome, message=f"{APART}{outcome.message}")
+    if case.draws:
+        return _random_draw(failed)
+    apart = _apart([block.comparison for block in blocks], projections)
+    if apart <= LOOSE and operations_vary(case):
+        message = (
+            "forward iterates until a tolerance is met (the number of its operations depends on the values), and "
+            f"backward and differences are {apart:.1e} apart, relative to the largest entry: grant rtol= or atol= "
+            "for what the tolerance leaves open"
+        )
+        return replace(failed, verdict="unresolved", message=message, findings=())
+    return failed
 
 
 def _not_zero(comparison: Comparison) -> int:
@@ -226,16 +293,11 @@ def _apart(comparisons: list[Comparison], projections: list[Projection]) -> floa
     return worst / largest if largest and math.isfinite(worst) else math.inf
 
 
-def _random_draw(
-    case: Case, findings: tuple[Finding, ...], sensitivity: float | None, evidence: tuple[Evidence, ...]
-) -> Outcome:
+def _random_draw(failed: Outcome) -> Outcome:
     """The gradient is not that of this draw: wrong, or that of an expectation, as implicit reparameterization gives."""
-    if not is_hand_written(case):
-        reason = "forward draws random numbers, and PyTorch's gradient is not the derivative of a single draw"
-        return Outcome("unresolved", reason, (), sensitivity, evidence)
     hint = "The derivative was taken of one draw (the same random state at every call)."
-    findings = tuple(replace(f, hint=f"{f.hint} {hint}" if f.hint else hint) for f in findings)
-    return Outcome("fail", findings[0].message, findings, sensitivity, evidence)
+    findings = tuple(replace(f, hint=f"{f.hint} {hint}" if f.hint else hint) for f in failed.findings)
+    return replace(failed, findings=findings)
 
 
 def _sensitivity(comparisons: list[Comparison], projections: list[Projection]) -> float | None:

@@ -27,6 +27,7 @@ from gradwright.checking.audit import random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_linearity
+from gradwright.checking.intended import linear_part
 from gradwright.checking.judge import Tolerance, largest_entry
 from gradwright.checking.report import Finding, Outcome, Where
 
@@ -45,6 +46,7 @@ def examine(case: Case) -> Outcome:
     obstacle = without_linearity(case)
     if obstacle is not None:
         return obstacle
+    case = linear_part(case)
     cotangents = [random_cotangent(case, f"surrogate {i}") for i in range(RANDOM_COTANGENTS)]
     if case.m <= ONE_HOT_LIMIT:
         cotangents += list(torch.eye(case.m, dtype=torch.float64))

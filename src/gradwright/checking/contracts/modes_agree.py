@@ -34,6 +34,8 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.differences import FIRST_STEP, Behaviour, differentiate_sum, element_steps, signed
 from gradwright.checking.forward_mode import has_jvp, push, push_flat
 from gradwright.checking.guards import without_gradients
+from gradwright.checking.intended import linear_part
+from gradwright.checking.intent import deviates
 from gradwright.checking.judge import largest_entry
 from gradwright.checking.magnitudes import CANCELLED, largest_in_backward
 from gradwright.checking.parts import Input
@@ -57,7 +59,7 @@ def examine(case: Case) -> Outcome:
     own = has_jvp(case)
     if case.subject.function is not None and not own:
         return Outcome("unsupported", "there is no jvp: forward mode raises")
-    case = case.exact
+    case = linear_part(case.exact)
     generator = case.generator("tangents")
     u, w = ([_in_kind(item, signed(n, generator)) for n, item in zip(case.n, case.inputs)] for _ in range(2))
     try:
@@ -224,7 +226,7 @@ def _accuse(case: Case, u: list[Tensor], v: Tensor, left: float, right: float, a
     one, two, _ = _gap(case, single, v)
     name = case.inputs[k].name
     side, hint = "forward mode and backward disagree", "compare jvp with backward, input by input."
-    if case.sample.surrogate is None:
+    if not deviates(case):
         x = case.base[k]
         scale = float(element_steps(x).min()) / FIRST_STEP
         estimate = differentiate_sum(lambda flat: v * case.value({k: flat}), x, scale * u[k], case.epsilon)

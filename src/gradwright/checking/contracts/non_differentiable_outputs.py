@@ -39,6 +39,7 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.differences import element_steps, signed
 from gradwright.checking.graph import graph_nodes
 from gradwright.checking.guards import without_numbers
+from gradwright.checking.intent import declared
 from gradwright.checking.parts import Pass
 from gradwright.checking.report import Finding, Outcome, Where
 from gradwright.checking.tensors import same_bits, to_flat
@@ -63,6 +64,8 @@ def examine(case: Case) -> Outcome:
     """Move the inputs and look at the outputs that have no gradient."""
     if case.detached:
         return Outcome("skipped", "no output requires grad; see matches-differences")
+    if "forward-only" in declared(case):
+        return Outcome("skipped", "declared forward-only")
     exact = case.exact
     run = exact.forward()
     watched = [

@@ -1,0 +1,319 @@
+"""A guess at the intent of a rule that fails and declares nothing, with the evidence for it.
+
+A guess turns a failure into a suspicion, so it needs what no honest rule has: an output that jumps, which has no
+derivative that could be meant; or a forward that returns its input as it is, which is written for its gradient alone.
+Wherever a function moves smoothly and its gradient is another one, it is a failure, whatever the rule looks like.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradwright.checking.blocks import Block
+from gradwright.checking.case import Case
+from gradwright.checking.differences import FIRST_STEP, element_steps, signed
+from gradwright.checking.intent import NOT_THE_DERIVATIVE, declared
+from gradwright.checking.judge import State, largest_entry
+from gradwright.checking.projection import Projection
+from gradwright.checking.report import Outcome, Stated
+from gradwright.typing import Intent
+
+LENGTHS = (1.0, 8.0, 64.0, 0.3)
+"""How far, relative to the inputs, one goes to meet a jump."""
+SHARES = (1.0, 1.0, 0.25)
+"""The part of the elements that moves, in each of the directions."""
+SHORTENED = 6
+HALVINGS = 120
+JUMP = 1e-5
+"""A change this large, relative to the outputs, over a distance that is nothing, is a jump."""
+GROWN = 100.0
+"""An output so many times as large beside the jump as at the ends comes from a pole."""
+HALF = 0.5
+"""A quantised output has at most so many distinct values for each element, or so many elements that stay."""
+ELEMENTS, SMALL = 16, 1e-6
+"""So many elements are moved, each by this part of its size."""
+EXACT = 1e-12
+SECONDS = 5.0
+"""What looking for a jump may take."""
+
+
+LOOKS: dict[Intent, str] = {
+    "surrogate": "a straight-through or surrogate gradient",
+    "scaled": "a gradient that is scaled on purpose",
+    "reversed": "a gradient reversal",
+    "side-loss": "a loss that is added by its gradient alone",
+}
+
+
+@dataclass(frozen=True)
+class Accused:
+    """What is wrong about one input of one output: the entries, by both accounts."""
+
+    input: int
+    output: int
+    analytic: Tensor
+    numeric: Tensor
+    bar: Tensor
+
+    @property
+    def flat(self) -> bool:
+        """True when the output moves with none of the elements."""
+        return bool((self.numeric.abs() <= self.bar).all() and self.bar.isfinite().all())
+
+
+def guess_surrogate(case: Case, blocks: Sequence[Block], projections: Sequence[Projection]) -> Stated | None:
+    """Return the guess that a rule which fails is a straight-through or surrogate gradient, or None.
+
+    For every accused input the output must jump, and for one of them must not move otherwise, or be a quantised one
+    whose levels follow the input, while backward passes the incoming gradient on as it is.
+    """
+    if not _open(case):
+        return None
+    accused = [*_accused_entries(blocks), *_accused_projections(projections)]
+    if not accused or case.forward_seconds * HALVINGS > SECONDS:
+        return None
+    flat = {a.input for a in accused} - {a.input for a in accused if not a.flat}
+    through = {a.input for a in accused if _passed_through(case, a.input) and _quantised(case, a.input)}
+    if not flat | through or not all(jumps(case, k) for k in {a.input for a in accused}):
+        return None
+    k = min(flat or through)
+    name, one = f"`{case.inputs[k].name}`", next(a for a in accused if a.input == k)
+    if flat:
+        count = sum(a.numeric.numel() for a in accused if a.input == k)
+        largest = float(one.analytic.flatten()[int(one.analytic.abs().argmax())])
+        seen = f"the output does not move with {name} except in jumps (0 of {count} differences), while backward gives"
+        evidence = f"{seen} {largest:.4g}"
+    else:
+        evidence = (
+            f"the output is quantised, in jumps with {name}, while backward passes the incoming gradient on as it is"
+        )
+    return Stated(("surrogate",), "guessed", evidence)
+
+
+def guess_identity(case: Case) -> Stated | None:
+    """Return the guess that a rule which fails is written for its gradient alone, as forward changes nothing, or None.
+
+    Every output is one of the inputs, bit by bit, at several points. Then a constant factor is ``scaled`` or
+    ``reversed``, and a gradient that comes whatever comes in, beside the right one, is ``side-loss``.
+    """
+    if not _open(case) or case.detached or not case.m:
+        return None
+    points = list(_points(case))
+    sources = _sources(case, points)
+    if sources is None:
+        return None
+    try:
+        parts = [_parts(case, sources, {k: x for k, x in flats.items() if k in sources}) for flats in points]
+    except Exception:  # a backward that raises there is not one to guess about
+        return None
+    first = parts[0]
+    if first is None or any(part is None or not _same(part.factors, first.factors) for part in parts):
+        return None
+    return _scaled(case, first) if not any(first.offsets) else _side_loss(case, first)
+
+
+def as_suspect(case: Case, guess: Stated, failed: Outcome) -> Outcome:
+    """Return a failure as the suspicion that a guess makes of it: one finding, with what was seen and what to do."""
+    word, subject = guess.value[0], case.subject
+    marker = (
+        f"with `# gradwright: {word}` above line {subject.line}, or " if subject.line and subject.hand_written else ""
+    )
+    compared = ", or with surrogate=, which it is then compared with" if word == "surrogate" else ""
+    hint = f"if it is, declare it {marker}with intent={word!r}{compared}; else mend backward."
+    message = f"this looks like {LOOKS[word]}, and nothing declares it: {guess.evidence}."
+    finding = replace(failed.findings[0], verdict="suspect", message=message, hint=hint)
+    return replace(failed, verdict="suspect", message=message, findings=(finding,), guess=guess)
+
+
+def jumps(case: Case, k: int) -> bool:
+    """Tell whether the outputs jump somewhere as the ``k``-th input moves: by what no halving of a step lessens."""
+    x, generator = case.base[k], case.generator(f"jump {k}")
+    unit = (element_steps(x) / FIRST_STEP).to(x.dtype)
+    for length in LENGTHS:
+        for share in SHARES:
+            some = torch.rand(x.shape, generator=generator) < share
+            u = length * unit * signed(case.n[k], generator).to(x.dtype) * some
+            if _jumps_between(case, k, x, _within(case, k, u)):
+                return True
+    return False
+
+
+def _within(case: Case, k: int, u: Tensor) -> Tensor:
+    """Return the first of the points x + u, x + u/2, ... at which forward has a value, or x."""
+    for halved in range(SHORTENED):
+        there = case.base[k] + u * 0.5**halved
+        if bool(case.value({k: there}).isfinite().all()):
+            return there
+    return case.base[k]
+
+
+def _open(case: Case) -> bool:
+    return case.sample.surrogate is None and not declared(case) & (NOT_THE_DERIVATIVE | {"exact"})
+
+
+def _jumps_between(case: Case, k: int, low: Tensor, high: Tensor) -> bool:
+    """Follow the larger change from half to half."""
+    at_low, at_high = case.value({k: low}), case.value({k: high})
+    size = largest_entry(at_low, at_high)
+    if not bool(at_low.isfinite().all() and at_high.isfinite().all()) or torch.equal(at_low, at_high):
+        return False
+    for _ in range(HALVINGS):
+        middle = low + (high - low) / 2
+        if bool(((middle == low) | (middle == high)).all()):
+            break
+        value = case.value({k: middle})
+        if not bool(value.isfinite().all()):
+            return False
+        if largest_entry(value - at_low) >= largest_entry(at_high - value):
+            high, at_high = middle, value
+        else:
+            low, at_low = middle, value
+        change = largest_entry(at_high - at_low)
+        if change <= max(JUMP, 1e4 * case.epsilon) * size:
+            return False
+    return largest_entry(at_low, at_high) <= GROWN * size
+
+
+def _accused_entries(blocks: Sequence[Block]) -> Iterator[Accused]:
+    for block in blocks:
+        wrong = block.comparison.state == State.WRONG
+        if bool(wrong.any()):
+            bar = block.comparison.estimate.bar
+            yield Accused(block.input, block.output, block.analytic[wrong], block.numeric[wrong], bar[wrong])
+
+
+def _accused_projections(projections: Sequence[Projection]) -> Iterator[Accused]:
+    for projection in projections:
+        element = projection.element
+        if projection.wrong and element is not None:
+            numbers = (torch.tensor([n], dtype=torch.float64) for n in (element.analytic, element.numeric, element.bar))
+            yield Accused(projection.input, projection.output, *numbers)
+
+
+def _passed_through(case: Case, k: int) -> bool:
+    """Tell whether backward gives the incoming gradient as it is, or masked, for an input of the size of the output."""
+    if len(case.outputs) != 1 or case.n[k] != case.m:
+        return False
+    v = signed(case.m, case.generator("passed through"))
+    pulled = case.pull_all(v)[k]
+    given = (pulled - v).abs() <= EXACT * v.abs()
+    return bool((given | (pulled == 0)).all()) and bool(given.any())
+
+
+def _quantised(case: Case, k: int) -> bool:
+    """Tell whether an output of the size of an input has few levels, or most elements stay when theirs of it move."""
+    value = case.value()
+    digits = (value / (largest_entry(value) or 1.0) / 1e-9).round()
+    if not bool(value.isfinite().all()) or len(digits.unique()) <= HALF * len(digits):
+        return bool(value.isfinite().all())
+    elements = torch.randperm(case.m, generator=case.generator("quantised"))[:ELEMENTS].tolist()
+    unit = (element_steps(case.base[k]) / FIRST_STEP).to(case.base[k].dtype)
+    stays = 0
+    for i in elements:
+        moved = case.base[k].clone()
+        moved[i] += SMALL * unit[i]
+        stays += bool(case.value({k: moved})[i] == value[i])
+    return stays >= HALF * len(elements)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What backward does to each input at one point: a factor of what comes in, and what it adds whatever comes in."""
+
+    factors: dict[int, float]
+    """Of each input that an output is a copy of."""
+    offsets: list[float]
+    """For each input the largest element of B(0), with its sign."""
+
+
+def _points(case: Case) -> Iterator[dict[int, Tensor]]:
+    """Give the inputs as they are, and other values of all of them, of both signs."""
+    yield {}
+    generator = case.generator("identity")
+    for size in (1.0, 3.0):
+        yield {
+            k: (x + size * (element_steps(x) / FIRST_STEP) * signed(case.n[k], generator)).to(x.dtype)
+            for k, x in enumerate(case.base)
+        }
+
+
+def _sources(case: Case, points: list[dict[int, Tensor]]) -> list[int] | None:
+    """Return for each output which input it is a copy of, at every point at which forward has a value."""
+    candidates = [set(range(len(case.inputs))) for _ in case.outputs]
+    for flats in list(points):
+        value = case.value(flats)
+        if flats and not bool(value.isfinite().all()):
+            points.remove(flats)
+            continue
+        for o, sources in enumerate(candidates):
+            part = value[case.output_slice(o)]
+            xs = {k: flats.get(k, case.base[k]).to(torch.float64) for k in sources}
+            sources.intersection_update({k for k, x in xs.items() if torch.equal(x, part)})
+    if len(points) < 2 or not all(candidates):
+        return None
+    return [min(sources) for sources in candidates]
+
+
+def _parts(case: Case, sources: list[int], flats: dict[int, Tensor]) -> Parts | None:
+    """Take a rule at one point apart; None when it is not a constant factor of what comes in and an offset."""
+    offset = case.pull_all(torch.zeros(case.m, dtype=torch.float64), flats)
+    factors: dict[int, float] = {}
+    for number in range(3):
+        v = signed(case.m, case.generator(f"parts {number}")) * 4.0**number
+        for k, (pulled, b) in enumerate(zip(case.pull_all(v, flats), offset)):
+            incoming = torch.zeros(case.n[k], dtype=torch.float64)
+            for o, source in enumerate(sources):
+                incoming += v[case.output_slice(o)] if source == k else 0.0
+            linear = pulled - b
+            allowed = max(EXACT, 64 * case.epsilon) * (linear.abs() + b.abs() + largest_entry(incoming))
+            if k in sources and incoming.numel():
+                ratio = float(torch.dot(linear, incoming) / incoming.square().sum())
+                factor = factors.setdefault(k, ratio)
+                linear = linear - factor * incoming
+            if not bool((linear.abs() <= allowed).all()):  # not so for NaN
+                return None
+    return Parts(factors, [float(b[int(b.abs().argmax())]) if b.numel() else 0.0 for b in offset])
+
+
+def _same(one: dict[int, float], other: dict[int, float]) -> bool:
+    return all(math.isclose(one[k], other[k], rel_tol=1e-6, abs_tol=1e-9) for k in one)
+
+
+def _scaled(case: Case, parts: Parts) -> Stated | None:
+    others = {k: c for k, c in parts.factors.items() if not math.isclose(c, 1.0, rel_tol=1e-6)}
+    if not others:
+        return None
+    zeros = [a.name for a in case.arguments if isinstance(a.value, float) and a.value == 0.0]
+    if 0.0 in others.values() and not zeros:
+        return None  # a gradient that is lost is one that is lost
+    word: Intent = "reversed" if any(c < 0 for c in others.values()) else "scaled"
+    said = " and ".join(f"{c:.6g}{_named(case, c)} for `{case.inputs[k].name}`" for k, c in others.items())
+    evidence = f"forward returns its input as it is, and backward multiplies the incoming gradient by {said}"
+    return Stated((word,), "guessed", evidence)
+
+
+def _named(case: Case, factor: float) -> str:
+    """Say which argument a factor is, if any."""
+    for argument in case.arguments:
+        value = argument.value
+        number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        if isinstance(number, float) and math.isclose(abs(number), abs(factor), rel_tol=1e-6):
+            minus = "minus " if (number < 0) != (factor < 0) else ""
+            return f" ({minus}the argument `{argument.name}`)"
+    return ""
+
+
+def _side_loss(case: Case, parts: Parts) -> Stated | None:
+    if not all(math.isclose(c, 1.0, rel_tol=1e-6) for c in parts.factors.values()):
+        return None
+    said = [f"`{case.inputs[k].name}` {b:.6g}" for k, b in enumerate(parts.offsets) if b]
+    evidence = (
+        "forward returns its input as it is, backward passes the incoming gradient on, and besides gives "
+        f"{' and '.join(said)} whatever comes in"
+    )
+    return Stated(("side-loss",), "guessed", evidence)
