@@ -50,7 +50,7 @@ def work(options: argparse.Namespace, send: Send, start: Start) -> None:
 
 def examine(discovery: Discovery, options: argparse.Namespace, send: Send, start: Start) -> None:
     """Check the subjects that were found, from a start on, and send what comes of it."""
-    send(Discovered(tuple(map(_identity, discovery.found)), tuple(discovery.problems), tuple(discovery.notes)))
+    send(Discovered(tuple(map(identity, discovery.found)), tuple(discovery.problems), tuple(discovery.notes)))
     for index in range(start.subject, len(discovery.found)):
         earlier = start.earlier if index == start.subject else NOTHING
         found = discovery.found[index]
@@ -64,7 +64,8 @@ def examine(discovery: Discovery, options: argparse.Namespace, send: Send, start
     send(Done())
 
 
-def _identity(found: Found) -> Identity:
+def identity(found: Found) -> Identity:
+    """Return what a subject is called and where it is."""
     return Identity(found.subject.name, found.subject.file, found.subject.line, found.named)
 
 
