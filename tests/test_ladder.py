@@ -9,6 +9,7 @@ import pytest
 
 from gradwright.checking.discovery import Discovery, discover
 from gradwright.checking.synthesis import synthesise
+from gradwright.cli import main
 from tests.discovering import folder as folder
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "samples.md").read_text(encoding="utf-8")
@@ -37,6 +38,13 @@ def test_a_file_beside_it() -> None:
     (cube,) = found("cube.py").found
     assert [tuple(sample.args[0].shape) for sample in cube.samples] == [(3, 4)]
     assert cube.notes == ["samples from gradwright_examples.py"]
+
+
+def test_what_init_writes(folder: Path) -> None:
+    (folder / "gradwright_examples.py").unlink()
+    assert main(["init", "cube.py", "--no-isolation"]) == 0
+    body = (folder / "gradwright_examples.py").read_text(encoding="utf-8").partition("import torch\n\n\n")[2]
+    assert body in PAGE
 
 
 def test_kernelbench() -> None:

@@ -300,14 +300,21 @@ def test_an_annotation_that_is_wrong_does_not_end_the_search():
 
 def test_the_remedy_is_python_that_declares_such_inputs():
     def forward(
-        ctx, x: Float[Tensor, "n d"], at: UInt8[Tensor, " k"], keep: Bool[Tensor, "n"], like: Complex[Tensor, ""]
+        ctx,
+        x: Float[Tensor, "n d"],
+        at: UInt8[Tensor, " k"],
+        keep: Bool[Tensor, "n"],
+        like: Complex[Tensor, ""],
+        mode: Mode,
+        device: torch.device,
     ):
         return x * 2
 
-    remedy = synthesise(as_subject(make(forward, lambda ctx, g: (g, None, None, None)))).remedy
-    scope: dict[str, Any] = {"torch": torch}
+    remedy = synthesise(as_subject(make(forward, lambda ctx, g: (g, None, None, None, None, None)))).remedy
+    scope: dict[str, Any] = {"torch": torch, "Mode": Mode}
     exec(remedy, scope)
-    x, at, keep, like = scope["gradwright_samples"]["F"]
+    x, at, keep, like, mode, device = scope["gradwright_samples"]["F"]
+    assert (mode, device) == (Mode.SUM, torch.device("cpu"))
     assert (x.shape, at.shape, at.dtype, keep.shape, like.dtype) == ((3, 4), (2,), torch.uint8, (3,), torch.complex128)
 
 

@@ -46,6 +46,7 @@ def discover(
     samples_file: str | None = None,
     seed: int = 0,
     before: Callable[[str], None] = lambda what: None,
+    examples: bool = True,
 ) -> Discovery:
     """Find the subjects of all targets, in the order given, each once, with its declared samples.
 
@@ -56,11 +57,13 @@ def discover(
         seed: random numbers drawn while importing and declaring are the same for the same seed.
         before: called with what of the user's is about to be run: a module, or a declaration of samples. A TargetError
             that it raises is what is wrong with that, and it is left out.
+        examples: whether files of examples beside the targets are read.
     """
     finder = _Finder(seed, before)
     for target in targets:
         finder.add_target(target)
-    finder.add_examples_files()
+    if examples:
+        finder.add_examples_files()
     if samples_file is not None:
         finder.add_samples_file(samples_file)
     for found in finder.result.found:

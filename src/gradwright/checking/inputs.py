@@ -14,6 +14,7 @@ from gradwright.checking.guesses import TENSOR, TENSOR_ROLES, Candidate
 from gradwright.checking.plans import SHAPES, Plan, Values
 from gradwright.checking.samples import MAPPING_NAME
 from gradwright.checking.subject import Parameter, Subject
+from gradwright.checking.writing import UnwritableError, Writer
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _discrete_shape(choice: Candidate, shape: Shape | None, plan: Plan) -> Shape
 
 def _text(choice: Candidate, shape: Shape | None, plan: Plan) -> str:
     if choice.role == "value":
-        return repr(choice.value)
+        return _value(choice.value)
     if choice.role == "mask":
         return f"torch.rand({_sizes(_discrete_shape(choice, shape, plan))}) > 0.4"
     if choice.role not in TENSOR_ROLES:
@@ -141,6 +142,13 @@ def _text(choice: Candidate, shape: Shape | None, plan: Plan) -> str:
         text = f"{text}, {text}"
         return f"({text})" if choice.value is tuple else f"[{text}]"
     return text
+
+
+def _value(value: Any) -> str:
+    try:
+        return str(Writer().value(value))
+    except UnwritableError:
+        return repr(value)
 
 
 def _sizes(shape: Shape) -> str:

@@ -1,4 +1,4 @@
-"""The command line: ``gradwright check``, ``watch``, ``explain``, ``show`` and ``probe``, one file for each command.
+"""The command line: ``gradwright check``, ``watch``, ``init``, ``explain``, ``show`` and ``probe``, one file for each.
 
 Exit status: 0 nothing failed, 1 findings, 2 the command could not do its work, 5 nothing was discovered, 130
 interrupted.
@@ -16,8 +16,10 @@ from importlib import metadata
 from gradwright import __version__
 from gradwright.cli.options import (
     add_check_options,
+    add_init_options,
     add_probe_options,
     refuse_bad_check_options,
+    refuse_bad_init_options,
     refuse_bad_probe_options,
 )
 from gradwright.cli.statuses import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED
@@ -70,6 +72,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         epilog="Exit status: that of the program. With --fail-on, 1 for findings where the program ended with 0.",
     )
     add_watch_options(watch)
+    init = commands.add_parser(
+        "init",
+        help="write a file of samples to be edited",
+        description="Write gradwright_examples.py beside FILE: a function of samples for each custom gradient that "
+        "declares none, guessed, to be corrected. `gradwright check` reads it.",
+        epilog="Exit status: 0 written, 2 the command could not do its work, 5 there is nothing to write samples for.",
+    )
+    add_init_options(init)
     explain = commands.add_parser(
         "explain", help="print what a contract means", description="Print the documentation of a contract."
     )
@@ -95,6 +105,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         refuse_bad_check_options(check, options)
     elif options.command == "watch":
         refuse_bad_watch_options(watch, options, sys.argv[1:] if argv is None else argv)
+    elif options.command == "init":
+        refuse_bad_init_options(init, options)
     elif options.command == "probe":
         refuse_bad_probe_options(probe, options)
     return options
@@ -109,6 +121,10 @@ def _run(options: argparse.Namespace) -> int:
         from gradwright.cli.watch import run_watch
 
         return run_watch(options)
+    if options.command == "init":
+        from gradwright.cli.init import run_init
+
+        return run_init(options)
     if options.command == "show":
         from gradwright.cli.show import run_show
 

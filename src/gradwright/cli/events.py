@@ -59,11 +59,27 @@ class Delivered:
 
 
 @dataclass(frozen=True)
+class Drafted:
+    """What ``gradwright init`` has written for a subject."""
+
+    name: str
+    file: str | None
+    line: int | None
+    provenance: str
+    """Of the samples; empty where none were found and the text is a template."""
+    text: str
+    imports: tuple[tuple[str, str], ...] = ()
+    """Modules, and what the text needs of each."""
+    reason: str = ""
+    """Why it is only a template."""
+
+
+@dataclass(frozen=True)
 class Finished:
     """Nothing more is done with a subject."""
 
     subject: int
-    entry: Entry
+    entry: Entry | Drafted
     broken: bool
     """True when something that was asked for could not be done."""
 

@@ -1,4 +1,4 @@
-"""The options of ``gradwright check`` and ``probe``, and what is wrong with them, told before anything is imported."""
+"""The options of the commands, and what is wrong with them, told before anything is imported."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def add_examining_options(parser: argparse.ArgumentParser) -> None:
 def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Split the lists of ids, and end with a message when an option cannot be right."""
     refuse_bad_examining_options(parser, options)
-    if options.memory is not None and options.no_isolation:
-        parser.error("--memory: has no effect with --no-isolation; expected one of them; leave one out.")
+    _refuse_memory_without_isolation(parser, options)
     if options.store is not None and options.no_store:
         parser.error("--store: has no effect with --no-store; expected one of them; leave one out.")
     if options.json != "-":
@@ -68,11 +67,26 @@ def refuse_bad_examining_options(parser: argparse.ArgumentParser, options: argpa
         setattr(options, option, tuple(given))
     for name in set(options.require) & set(options.skip):
         parser.error(str(required_and_skipped(name, "--")))
-    if options.seed < 0:
-        parser.error(f"--seed: got {options.seed}; expected an integer that is not negative.")
-    for option, value in (("--time-limit", options.time_limit), ("--memory", options.memory)):
-        if value is not None and not 0 < value < math.inf:
-            parser.error(f"{option}: got {value:g}; expected a positive number.")
+    _refuse_bad_numbers(parser, options.seed, {"--time-limit": options.time_limit, "--memory": options.memory})
+
+
+def add_init_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``gradwright init``."""
+    parser.add_argument("file", metavar="FILE", help="a Python file that defines custom gradients")
+    parser.add_argument("--output", metavar="PATH", help="what to write (default: gradwright_examples.py beside FILE)")
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random numbers (default: 0)")
+    parser.add_argument(
+        "--memory", type=float, metavar="GB", help="what the code may take (default: 80 %% of what is free)"
+    )
+    parser.add_argument("--no-isolation", action="store_true", help="run the code in this process, for debuggers")
+    parser.set_defaults(json=None)  # standard output is not kept for anything
+
+
+def refuse_bad_init_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with a message when an option cannot be right."""
+    _refuse_bad_numbers(parser, options.seed, {"--memory": options.memory})
+    _refuse_memory_without_isolation(parser, options)
 
 
 def add_probe_options(parser: argparse.ArgumentParser) -> None:
@@ -100,6 +114,19 @@ def contract_ids() -> list[str]:
     """Return the ids of all contracts from the names of their files, without importing them."""
     folder = Path(gradwright.__file__).parent / "checking" / "contracts"
     return sorted(info.name.replace("_", "-") for info in pkgutil.iter_modules([str(folder)]))
+
+
+def _refuse_bad_numbers(parser: argparse.ArgumentParser, seed: int, positive: dict[str, float | None]) -> None:
+    if seed < 0:
+        parser.error(f"--seed: got {seed}; expected an integer that is not negative.")
+    for option, value in positive.items():
+        if value is not None and not 0 < value < math.inf:
+            parser.error(f"{option}: got {value:g}; expected a positive number.")
+
+
+def _refuse_memory_without_isolation(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.memory is not None and options.no_isolation:
+        parser.error("--memory: has no effect with --no-isolation; expected one of them; leave one out.")
 
 
 def _refuse_unwritable(parser: argparse.ArgumentParser, option: str, name: str | None) -> None:

@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 
 from gradwright.checking.report import Entry, Problem, Report
-from gradwright.cli.events import Began, Discovered, Event, Finished, Identity, Interrupted, Printed, Refused
+from gradwright.cli.events import Began, Discovered, Drafted, Event, Finished, Identity, Interrupted, Printed, Refused
 from gradwright.cli.progress import Show, progress
 from gradwright.errors import GradwrightError
 
@@ -18,6 +18,8 @@ class Tally:
         self.subjects: tuple[Identity, ...] | None = None
         """None before all targets are imported."""
         self.entries: list[Entry] = []
+        self.drafts: list[Drafted] = []
+        """What ``gradwright init`` has written."""
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self.interrupted = False
@@ -57,7 +59,10 @@ class Tally:
         elif isinstance(event, Began) and self.subjects is not None:
             self._show(event.subject, f"{self.subjects[event.subject].name}: {event.what}")
         elif isinstance(event, Finished):
-            self.entries.append(event.entry)
+            if isinstance(event.entry, Drafted):
+                self.drafts.append(event.entry)
+            else:
+                self.entries.append(event.entry)
             self._broken = self._broken or event.broken
         elif isinstance(event, Printed):
             getattr(sys, event.stream).write(event.text)

@@ -62,7 +62,7 @@ def examine(
         start: what is done already.
         recorded: calls to check those on for which no samples are declared.
     """
-    send(Discovered(tuple(map(_identity, discovery.found)), tuple(discovery.problems), tuple(discovery.notes)))
+    send(Discovered(tuple(map(identity, discovery.found)), tuple(discovery.problems), tuple(discovery.notes)))
     for index in range(start.subject, len(discovery.found)):
         earlier = start.earlier if index == start.subject else NOTHING
         found = discovery.found[index]
@@ -76,7 +76,8 @@ def examine(
     send(Done())
 
 
-def _identity(found: Found) -> Identity:
+def identity(found: Found) -> Identity:
+    """Return what a subject is called and where it is."""
     return Identity(found.subject.name, found.subject.file, found.subject.line, found.named)
 
 

@@ -45,7 +45,7 @@ class Job:
     """Whether what is printed is sent as well, so that it does not spoil the progress bar."""
     grace: float = GRACE
     work: Work | None = None
-    """What is done; None for the work of ``gradwright check``. Only a process that is forked can be told another."""
+    """What is done; None for the work of the command. Only a process that is forked can be told another."""
 
 
 def serve(job: Job, connection: Connection) -> None:
@@ -93,16 +93,20 @@ def _work(job: Job, connection: Connection, traces: TextIO) -> None:
     if job.relay:
         sys.stdout, sys.stderr = _Relay(sys.stdout, "stdout", transmit), _Relay(sys.stderr, "stderr", transmit)
     try:
-        if job.work is None:
-            from gradwright.cli.work import work  # here, because the command itself must not import torch
-
-            work(job.options, send, job.start)
-        else:
-            job.work(job.options, send, job.start)
+        (job.work or _work_of(job.options.command))(job.options, send, job.start)
     except GradwrightError as error:
         send(Refused(str(error)))
     except KeyboardInterrupt:
         send(Interrupted())
+
+
+def _work_of(command: str) -> Work:
+    """Import the work of a command: here, because the command itself must not import torch."""
+    if command == "init":
+        from gradwright.cli.drafts import work
+    else:
+        from gradwright.cli.work import work
+    return work
 
 
 class _Relay:
