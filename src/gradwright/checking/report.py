@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gradwright.checking.shown import Picture, Source
 from gradwright.typing import VERDICTS, Level, Provenance, Verdict
 
 COMPOSES = "does it compose?"
@@ -20,6 +21,9 @@ TRANSFORMS = {
     "gradient-penalty": "gradient penalty",
 }
 """Contracts of other questions that are about a transform, and what the transform is called."""
+
+MAX_PICTURES = 6
+"""Pictures of one contract, whatever the number of samples."""
 
 
 def gravest(verdicts: Sequence[Verdict]) -> Verdict:
@@ -110,6 +114,13 @@ class Outcome:
     evidence: tuple[Evidence, ...] = ()
     support: tuple[Support, ...] = ()
     """The transforms that were tried, when the contract covers several."""
+    pictures: tuple[Picture, ...] = ()
+
+
+def pictures_of(outcomes: Sequence[Outcome], verdict: Verdict) -> tuple[Picture, ...]:
+    """Return the pictures of all samples, those of samples with the verdict first, and no more than a page needs."""
+    telling_first = sorted(outcomes, key=lambda outcome: outcome.verdict != verdict)
+    return tuple(picture for outcome in telling_first for picture in outcome.pictures)[:MAX_PICTURES]
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,8 @@ class ContractResult:
     seconds: float = 0.0
     support: tuple[Support, ...] = ()
     """The transforms that were tried, when the contract covers several; the gravest of all samples."""
+    pictures: tuple[Picture, ...] = field(default=(), compare=False)
+    """Beside the evidence, for the HTML report."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +178,8 @@ class Report:
     """Ids of the contracts under which the subject hung or ended the process (a crash, no memory); it is not `ok`."""
     rule: str = ""
     """Where the rule of a custom gradient is, for example ``exp_vjp in line 7``."""
+    source: tuple[Source, ...] = field(default=(), compare=False)
+    """The source of the subject and of its rules as it was checked, one listing for each file."""
 
     @property
     def ok(self) -> bool:

@@ -27,10 +27,12 @@ from gradwright.checking.report import (
     Support,
     Where,
     gravest,
+    pictures_of,
 )
 from gradwright.checking.samples import Sample
 from gradwright.checking.settings import neutral, preserved_settings
 from gradwright.checking.shrink import Shrinker
+from gradwright.checking.sources import sources_of
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.errors import (
     ForwardError,
@@ -221,6 +223,7 @@ def check_subject(
         allowances=allowances.granted(),
         ended=tuple(contract.id for contract in chosen if contract.id in {*earlier.lost, *hung}),
         rule=subject.rule,
+        source=sources_of(subject),
     )
 
 
@@ -298,6 +301,7 @@ def _examine_all(
         evidence=tuple(evidence for outcome in outcomes for evidence in outcome.evidence),
         seconds=time.perf_counter() - start,
         support=_support(outcomes),
+        pictures=pictures_of(outcomes, verdict),
     )
 
 

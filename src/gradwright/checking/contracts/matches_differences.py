@@ -34,6 +34,7 @@ from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.duals import supports_gradient
 from gradwright.checking.guards import without_gradients, without_numbers
+from gradwright.checking.illustrate import of_wrong_gradient
 from gradwright.checking.iterating import LOOSE, operations_vary
 from gradwright.checking.jacobian import Comparison, compare
 from gradwright.checking.judge import State, largest_entry
@@ -126,7 +127,10 @@ def _compared(case: Case, twin: str) -> Outcome:
     accused = [block for block in blocks if bool((block.comparison.state == State.WRONG).any())]
     findings = [wrong_entries(case, block, blocks) for block in accused]
     findings += [wrong_projection(case, projection) for projection in projections if projection.wrong]
-    return _concluded(case, comparisons, projections, tuple(findings), twin)
+    outcome = _concluded(case, comparisons, projections, tuple(findings), twin)
+    if not findings:
+        return outcome
+    return replace(outcome, pictures=of_wrong_gradient(case, comparisons, projections))
 
 
 def _concluded(
