@@ -5,6 +5,10 @@ from __future__ import annotations
 import html
 import re
 
+# What cannot be seen or encoded: control characters (not tab and line break), lone halves of pairs, and those that turn
+# the direction of writing, by which a name can be made to look like another.
+UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]")
+
 
 class Markup(str):
     """Text that is markup already and is not escaped again."""
@@ -21,12 +25,22 @@ def element(name: str, *content: str, **attributes: str | float | bool | None) -
 
 def join(*content: str) -> Markup:
     """Put pieces one after the other, escaping those that are plain text."""
-    return Markup("".join(piece if isinstance(piece, Markup) else html.escape(piece) for piece in content))
+    return Markup("".join(piece if isinstance(piece, Markup) else _escaped(piece) for piece in content))
 
 
 def prose(text: str) -> Markup:
     """Escape a message and set what it has between backticks as code."""
-    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text)))
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", _escaped(text)))
+
+
+def _escaped(text: str) -> str:
+    return html.escape(UNSEEN.sub(_spelled, text))
+
+
+def _spelled(found: re.Match[str]) -> str:
+    """Write a character that cannot be shown as Python does."""
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def _attribute(key: str, value: str | float | bool) -> str:
@@ -36,4 +50,4 @@ def _attribute(key: str, value: str | float | bool) -> str:
     if value is True:
         return f" {name}"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return f' {name}="{html.escape(text)}"'
+    return f' {name}="{_escaped(text)}"'
