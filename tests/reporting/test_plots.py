@@ -62,6 +62,12 @@ def test_a_heat_map_counts_what_is_beyond_its_bar_and_says_when_cells_stand_for_
     assert "stands for several" in figure(HeatMap("x", (400, 3), ((0.5, 3.0, None),)))
 
 
+def test_cells_of_one_shade_that_follow_each_other_are_drawn_as_one():
+    drawn = figure(HeatMap("x", (2, 48), ((1.0,) * 48, (1.0,) * 20 + (5.0,) * 28)))
+    (right,) = re.findall(r'<path d="([^"]*)" class="cell-0"', drawn)
+    assert right.count("M") == 2
+
+
 def test_curves_have_a_key_units_and_gaps():
     drawn = figure(curves((0.0, NAN, 2.0), (1.0, 1.5, 2.0)))
     (gap, whole) = re.findall(r' d="([^"]*)" class="curve', drawn)

@@ -39,9 +39,16 @@ def _item(row: Entry, name: str) -> Markup:
     said, hint, target = _complaint(row, name)
     return element(
         "li",
-        element("a", row.name, href=f"#{target}", cls="who"),
-        element("span", prose(said), cls="what"),
-        element("span", prose(hint), cls="hint") if hint else "",
+        element(
+            "div",
+            element("a", row.name, href=f"#{target}", cls="who"),
+            element("small", summary.location(row)),
+        ),
+        element(
+            "div",
+            element("span", prose(said), cls="what"),
+            element("span", prose(hint), cls="hint") if hint else "",
+        ),
         cls=status.replace(" ", "-"),
     )
 

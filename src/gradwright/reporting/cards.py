@@ -33,8 +33,8 @@ def anchors(rows: Sequence[Entry]) -> list[str]:
     return found
 
 
-def card(row: Entry, anchor: str, *, opened: bool = False) -> Markup:
-    """Return the card of one subject; it is open unless the subject passed, or when it shall be anyway."""
+def card(row: Entry, anchor: str, *, opened: bool) -> Markup:
+    """Return the card of one subject."""
     status = summary.status(row)
     meta = [summary.location(row)]
     if isinstance(row, Report):
@@ -54,7 +54,7 @@ def card(row: Entry, anchor: str, *, opened: bool = False) -> Markup:
         element("div", *content, cls="body"),
         id=anchor,
         cls=f"card {status.replace(' ', '-')}",
-        open=opened or status != "passed",
+        open=opened,
         data_status=status,
         data_words=" ".join([row.name, row.file or "", status, *_words(row)]).lower(),
     )

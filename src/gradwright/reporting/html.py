@@ -18,6 +18,9 @@ from gradwright.reporting.markup import Markup, element
 # Nothing on the page may load or send anything.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
+MAX_OPEN = 8
+"""Cards of subjects that did not pass that are open from the beginning; with more of them the page has no overview."""
+
 
 def write_html(
     entries: Sequence[Entry], path: str | Path, *, usage: Sequence[Usage] = (), command: str = "check"
@@ -39,7 +42,8 @@ def write_html(
 def _page(entries: Sequence[Entry], usage: Sequence[Usage], command: str) -> str:
     rows = summary.ordered(entries)
     names = anchors(rows)
-    cards = [card(row, name, opened=len(rows) == 1) for row, name in zip(rows, names)]
+    opened = [len(rows) == 1 or (i < MAX_OPEN and summary.status(row) != "passed") for i, row in enumerate(rows)]
+    cards = [card(row, name, opened=each) for row, name, each in zip(rows, names, opened)]
     head = element(
         "head",
         Markup('<meta charset="utf-8">'),
@@ -65,7 +69,7 @@ def _page(entries: Sequence[Entry], usage: Sequence[Usage], command: str) -> str
             around.environment(entries, command),
         ),
         element("div", id="tip", role="tooltip", hidden=True),
-        element("script", _data(entries, command), type="application/json", id="report-data"),
+        element("script", _data(entries, usage, command), type="application/json", id="report-data"),
         element("script", _asset("page.js")),
         cls="plain",
     )
@@ -125,9 +129,9 @@ def _controls(entries: Sequence[Entry]) -> Markup:
     return element("form", search, element("div", *buttons, cls="chips"), shown, tools, cls="controls", role="search")
 
 
-def _data(entries: Sequence[Entry], command: str) -> Markup:
+def _data(entries: Sequence[Entry], usage: Sequence[Usage], command: str) -> Markup:
     # In ASCII, so that the halves of pairs that some file names are made of can be written.
-    text = json.dumps(machine.document(entries, command), allow_nan=False)
+    text = json.dumps(machine.document(entries, command, usage), allow_nan=False, separators=(",", ":"))
     # "<" cannot be escaped as in HTML inside a script; as \u003c it can neither close the script nor open a comment.
     return Markup(text.replace("<", "\\u003c"))
 

@@ -9,6 +9,9 @@ import re
 # the direction of writing, by which a name can be made to look like another.
 UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]")
 
+SHAPES = ("circle", "line", "path", "rect")
+"""Elements of SVG, which may be closed at once when they are empty; of HTML that is true of none that is made here."""
+
 
 class Markup(str):
     """Text that is markup already and is not escaped again."""
@@ -20,6 +23,8 @@ def element(name: str, *content: str, **attributes: str | float | bool | None) -
     Attribute names are written for Python: ``cls`` for ``class``, ``for_`` for ``for``, ``data_tip`` for ``data-tip``.
     """
     opening = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None)
+    if name in SHAPES and not content:
+        return Markup(f"<{name}{opening}/>")
     return Markup(f"<{name}{opening}>{join(*content)}</{name}>")
 
 

@@ -49,11 +49,8 @@
     const down = head.getAttribute("aria-sort") === "ascending";
     for (const other of table.querySelectorAll("th[aria-sort]")) other.setAttribute("aria-sort", "none");
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const key = head.querySelector("button").dataset.key;
-    const value = (row) => {
-      const cell = [...row.children].find((c) => c.dataset.key === key);
-      return cell ? (cell.dataset.sort ?? cell.textContent) : null;
-    };
+    const column = head.querySelector("button").dataset.column;
+    const value = (row) => row.children[column]?.dataset.sort ?? null;
     const compare = (a, b) => (isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b);
     const body = table.tBodies[0];
     const pairs = [...body.rows].map((row) => [row, value(row)]);
@@ -138,8 +135,8 @@
 
   // The browser's own tooltips are slow and do not come with the keyboard.
   const tip = document.getElementById("tip");
-  for (const node of all(".scroll [title]")) {
-    node.dataset.tip = node.title;
+  for (const node of all(".scroll [title], .scroll .mark[href]")) {
+    node.dataset.tip = node.title || node.getAttribute("aria-label");
     node.removeAttribute("title");
   }
   function show(event) {

@@ -5,6 +5,7 @@ Colours come from the classes in ``page.css``, so that a picture follows the col
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,17 +78,16 @@ def _decades(values: Sequence[float]) -> tuple[float, float]:
 def _frame(x: _Axis, y: _Axis, x_name: str, y_name: str) -> list[Markup]:
     """Return grid, numbers and names of two axes."""
     left, right, bottom, top = x.start, x.end, y.start, y.end
-    parts = [element("rect", x=left, y=top, width=right - left, height=bottom - top, cls="frame")]
+    lines = [f"M{x(tick):.1f} {top:g}V{bottom:g}" for tick in x.ticks()]
+    lines += [f"M{left:g} {y(tick):.1f}H{right:g}" for tick in y.ticks()]
+    parts = [
+        element("rect", x=left, y=top, width=right - left, height=bottom - top, cls="frame"),
+        element("path", d="".join(lines), cls="gridline"),
+    ]
     for tick in x.ticks():
-        parts += [
-            element("line", x1=x(tick), x2=x(tick), y1=top, y2=bottom, cls="gridline"),
-            element("text", _number(tick, x.logarithmic), x=x(tick), y=bottom + 15, cls="tick"),
-        ]
+        parts.append(element("text", _number(tick, x.logarithmic), x=x(tick), y=bottom + 15, cls="tick"))
     for tick in y.ticks():
-        parts += [
-            element("line", x1=left, x2=right, y1=y(tick), y2=y(tick), cls="gridline"),
-            element("text", _number(tick, y.logarithmic), x=left - 6, y=y(tick) + 4, cls="tick end"),
-        ]
+        parts.append(element("text", _number(tick, y.logarithmic), x=left - 6, y=y(tick) + 4, cls="tick end"))
     middle = (top + bottom) / 2
     return [
         *parts,
@@ -193,9 +193,12 @@ def _heat(drawn: HeatMap) -> Markup:
     left, top = 34.0, 26.0
     groups: dict[str, list[str]] = {}
     for j, row in enumerate(drawn.cells):
-        for i, cell in enumerate(row):
-            place = f"M{left + i * size:.1f} {top + j * size:.1f}h{size:.2f}v{size:.2f}h-{size:.2f}z"
-            groups.setdefault(_shade(cell), []).append(place)
+        i = 0
+        for shade, alike in itertools.groupby(map(_shade, row)):
+            run = len(list(alike))
+            place = f"M{left + i * size:.1f} {top + j * size:.1f}h{run * size:.2f}v{size:.2f}h-{run * size:.2f}z"
+            groups.setdefault(shade, []).append(place)
+            i += run
     width, height = left + columns * size + 12, top + rows * size + 12
     parts = [element("path", d="".join(places), cls=shade) for shade, places in groups.items()]
     parts.append(element("rect", x=left, y=top, width=columns * size, height=rows * size, cls="frame"))
