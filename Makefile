@@ -4,6 +4,7 @@
 #   make test     the test suite
 #   make lint     style and types
 #   make docs     the documentation, in site/
+#   make browser  installs Chromium for the tests of the HTML report, where that is possible
 #   make bench    every benchmark, quick form (BENCH_ARGS= for the full form)
 #   make clean    removes what the other targets made, except .venv
 #
@@ -17,11 +18,11 @@ BIN := .venv/bin
 # torch must come from exactly the constraint: a looser range would download a second build of several gigabytes.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help check test lint pyright docs readme bench clean
+.PHONY: help check test lint pyright docs readme browser bench clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '3,10s/^# \{0,1\}//p' Makefile
+	@sed -n '3,11s/^# \{0,1\}//p' Makefile
 
 check: .venv/installed
 	@$(BIN)/python examples/verify.py
@@ -45,6 +46,18 @@ docs: .venv/installed-docs
 # The console output in README.md is real; a test compares it.
 readme: .venv/installed
 	@$(BIN)/python docs/readme.py
+
+# Debian's packages, installed when they are missing and apt-get may be used; without them the tests are skipped.
+browser:
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
+	    echo "$$(chromium --version 2>/dev/null)"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing chromium and chromium-driver ..."; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+	        chromium chromium-driver >/dev/null || echo "could not: the tests of the HTML report in a browser will be skipped"; \
+	else \
+	    echo "no chromium with chromedriver: the tests of the HTML report in a browser will be skipped"; \
+	fi
 
 bench: .venv/installed
 	@set -e; for script in benchmarks/[!_]*.py; do \

@@ -6,13 +6,26 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gradwright.checking.report import Evidence, Support
-from gradwright.reporting import html, svg
+from gradwright.checking.report import Evidence, SampleNote, Support, Usage
+from gradwright.checking.shown import Bar, Bars, Curves, HeatMap, Ladder, Line, Part, Source
+from gradwright.reporting import svg, table
 from gradwright.reporting.html import write_html
 from gradwright.reporting.machine import document
 
 VOID = {"meta", "link", "input"}
 NASTY = "<script>alert('x')</script></script><!--&\"'"
+NASTIER = [
+    NASTY,
+    '"><img src=x onerror=alert(1)>',
+    "`<b onmouseover=alert(1)>`",
+    "`unclosed <i>",
+    "' onfocus=alert(1) x='",
+    "javascript:alert(1)",
+    "]]>--><svg/onload=alert(1)>",
+    "\x00\x1b[31m\x7f\u202eevil\u2066\ud800",
+    "naïve ∂ 名前 \U0001f600",
+    "${alert(1)}\\u003cscript>",
+]
 
 
 class Page(HTMLParser):
@@ -47,8 +60,8 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def page(tmp_path):
-    def write(entries) -> Page:
-        path = write_html(entries, tmp_path / "new" / "report.html")
+    def write(entries, **options) -> Page:
+        path = write_html(entries, tmp_path / "new" / "report.html", **options)
         assert path == tmp_path / "new" / "report.html"
         return Page(path.read_text(encoding="utf-8"))
 
@@ -59,7 +72,8 @@ def test_the_header_counts_and_names_the_environment(page, make):
     shown = page([make.broken(), make.report(), make.not_run()])
     assert shown.text("h1") == "1 failed, 1 could not be run"
     assert "3 subjects: 1 passed, 1 failed, 0 suspect, 1 could not be run" in shown.text("p")
-    assert shown.text("dt").startswith("gradwright torch python seed level")
+    assert shown.text("dt").startswith("level seed torch time")
+    assert "gradwright torch python platform processors command level seed allowed written" in shown.text("dt")
     assert "2.13.0" in shown.text("dd")
 
 
@@ -88,21 +102,18 @@ def test_every_link_leads_somewhere_and_every_identifier_is_unique(page, make):
 
 
 def test_the_table_has_a_mark_for_each_contract_with_its_purpose(page, make, monkeypatch):
-    monkeypatch.setattr(html, "summary_of", {"matches-differences": "First sentence."}.get)
+    monkeypatch.setattr(table, "summary_of", {"matches-differences": "First sentence."}.get)
     shown = page([make.broken(), make.report()])
     marks = [link for link in shown.all("a") if "aria-label" in link and "mark" in link["class"]]
-    assert [link["aria-label"] for link in marks] == [
-        "gradient-count: pass",
-        "matches-differences: fail",
-        "gradient-count: pass",
-        "matches-differences: pass",
-    ]
+    each = ["gradient-count: pass", "matches-differences: {}"]
+    # One mark for each contract, then one for each question, which stand for them on a narrow screen.
+    assert [link["aria-label"] for link in marks] == [m.format(v) for v in ("fail", "pass") for m in each * 2]
     assert marks[1]["title"].splitlines() == [
         "matches-differences: fail",
         "The gradient has the wrong sign.",
         "First sentence.",
     ]
-    assert shown.all("span", title="First sentence.")
+    assert shown.all("button", title="First sentence.")
 
 
 def test_the_rows_are_sorted_and_failing_cards_are_open(page, make):
@@ -116,7 +127,8 @@ def test_the_rows_are_sorted_and_failing_cards_are_open(page, make):
 
 def test_a_subject_that_could_not_be_run(page, make):
     shown = page([make.not_run(traceback="Traceback\nRuntimeError: mine"), make.report()])
-    assert "could not be run: no inputs were found on which forward runs" in shown.text("td")
+    assert "no inputs were found on which forward runs" in shown.text("td")
+    assert "could not be run" in shown.text("span")
     assert "gradwright_samples = {'Opaque'" in shown.text("code")
     assert "RuntimeError: mine" in shown.text("pre")
 
@@ -130,17 +142,62 @@ def test_reasons_samples_and_notes_are_there(page, make):
     assert "relative errors above 3e-09 would have been seen" in shown.text("small")
 
 
-def test_everything_is_escaped_and_the_data_survive(page, make):
-    finding = make.finding(message=NASTY, hint=NASTY, repro=NASTY)
+@pytest.mark.parametrize("nasty", NASTIER)
+def test_everything_is_escaped_and_the_data_survive(page, make, nasty):
+    finding = make.finding(message=nasty, hint=nasty, repro=nasty)
+    line = Line(nasty, (1.0, 2.0))
+    pictures = (
+        Ladder(nasty, (0.1, 0.01), (1.0, 1.1), 1.0, 1e-3, 2.0, 0.01),
+        HeatMap(nasty, (1, 2), ((1.0, 3.0),)),
+        Curves(nasty, nasty, nasty, (1.0, 2.0), (line,)),
+        Bars(nasty, nasty, (Bar(nasty, 1.0, 2.0),)),
+    )
+    source = (Source(nasty, ((1, nasty), (2, nasty)), (Part("backward", nasty, 2, 2),)),)
+    evidence = Evidence((nasty,), (1.0,), (2.0,), (0.1,), nasty)
+    broken = make.result(verdict="fail", findings=(finding,), message=nasty, pictures=pictures, evidence=(evidence,))
+    support = (Support(nasty, "unsupported", nasty),)
     entries = [
-        make.broken(NASTY, findings=(finding,), message=NASTY),
-        make.report("Exp", make.result("vmap", "skipped", message=NASTY), notes=(NASTY,), file=NASTY),
-        make.not_run(NASTY, reason=NASTY, remedy=NASTY, traceback=NASTY),
+        make.report(nasty, broken, source=source, rule=nasty, samples=(SampleNote("declared", nasty),)),
+        make.report("Exp", make.result("vmap", "skipped", message=nasty, support=support), notes=(nasty,), file=nasty),
+        make.not_run(nasty, reason=nasty, remedy=nasty, traceback=nasty),
     ]
-    shown = page(entries)
+    usage = [Usage(nasty, nasty, 1, 0, 0, nasty)]
+    shown = page(entries, usage=usage, command=nasty)
+    plain = page([make.report()])
+    assert {tag for tag, _ in shown.tags} <= {
+        *(tag for tag, _ in plain.tags),
+        *(
+            "svg",
+            "g",
+            "title",
+            "path",
+            "line",
+            "rect",
+            "circle",
+            "text",
+            "figure",
+            "figcaption",
+            "pre",
+            "dl",
+            "dt",
+            "dd",
+        ),
+        *("code", "details", "small", "li"),
+    }
+    allowed = {attribute for _, attributes in plain.tags for attribute in attributes}
+    found = {attribute for _, attributes in shown.tags for attribute in attributes} - allowed
+    assert not [name for name in found if name.startswith("on") or name in ("src", "srcset", "style", "action")]
+    assert all(link["href"].startswith("#") for link in shown.all("a"))
     assert len(shown.all("script")) == 2
     data = next(text for tag, text in shown.texts if tag == "script")
-    assert json.loads(data) == json.loads(json.dumps(document(entries, "check")))
+    assert json.loads(data) == json.loads(json.dumps(document(entries, nasty, usage)))
+    if nasty.isprintable() and "`" not in nasty:
+        assert nasty in shown.text("p")
+
+
+def test_what_cannot_be_seen_is_spelled_out(page, make):
+    shown = page([make.report("a\u202eb\x00c\ud800d")])
+    assert shown.text("h2").startswith("Verdicts a\\u202eb\\x00c\\ud800d")
 
 
 def test_the_page_needs_nothing_else(page, make, tmp_path):
@@ -219,3 +276,103 @@ def test_the_table_of_transforms(page, make):
     assert "Transforms" in shown.text("h3")
     assert "there is no" in shown.text("td")
     assert "Transforms" not in page([make.report()]).text("h3")
+
+
+def test_what_to_look_at_first(page, make):
+    shown = page([make.broken(), make.report(), make.not_run()])
+    section = shown.all("section", id="first")
+    assert section
+    assert [link["href"] for link in shown.all("a", **{"class": "who"})] == ["#BadExp.matches-differences", "#Opaque"]
+    assert "The gradient has the wrong sign." in shown.text("span")
+    assert "declare samples, as its card shows" in shown.text("span")
+    for entries in ([make.broken()], [make.report(), make.report("Log")], []):
+        assert not page(entries).all("section", id="first")
+
+
+def test_many_broken_subjects_are_counted_at_the_top(page, make):
+    shown = page([make.broken(f"Bad{i}") for i in range(11)])
+    assert len(shown.all("a", **{"class": "who"})) == 8
+    assert "and 3 more" in shown.text("a")
+    assert shown.all("a", href="#Bad8")
+
+
+def test_columns_can_be_sorted(page, make):
+    shown = page([make.broken(), make.report(), make.not_run()])
+    heads = [head for head in shown.all("th") if "aria-sort" in head]
+    columns = [int(button["data-column"]) for button in shown.all("button", **{"class": "sort"})]
+    assert len(heads) == len(columns)
+    assert sorted(columns) == list(range(len(columns)))
+    assert [head["aria-sort"] for head in heads].count("ascending") == 1
+    ranks = [cell["data-sort"] for cell in shown.all("td") if "data-sort" in cell]
+    # Result, two contracts, two questions, samples and time; of what could not be run the result alone.
+    broken, right = ["0", "5", "0", "5", "0", "declared", "0.123"], ["6", "5", "5", "5", "5", "declared", "0.123"]
+    assert ranks == [*broken, "1", *right]
+
+
+def test_the_support_of_all_subjects_is_one_table(page, make):
+    rows = (Support("vmap", "unsupported", "there is no `vmap` rule"), Support("grad", "pass"))
+    reports = [
+        make.report("Exp", make.result("func-transforms", "unsupported", support=rows)),
+        make.report("Log", make.result("func-transforms", support=(Support("grad", "pass"),))),
+        make.report("Sin"),
+    ]
+    shown = page(reports)
+    assert "1 of 2 subjects pass under every transform that was tried" in shown.text("span")
+    cells = shown.all("a", **{"aria-label": "vmap: unsupported"})
+    assert cells[0]["href"] == "#Exp.transforms"
+    assert cells[0]["title"] == "vmap: unsupported\nthere is no `vmap` rule"
+    assert not page([make.report()]).all("details", id="support")
+
+
+def test_usage_names_what_was_not_used(page, make):
+    rows = [
+        Usage("Never", "models/ops.py", 3),
+        Usage("Frozen", "models/ops.py", 9, calls=1204, note="inside `torch.no_grad`"),
+        Usage("BadExp", "ops.py", 12, calls=5, backwards=5),
+    ]
+    shown = page([make.broken()], usage=rows)
+    assert "1 never called, 1 called and never differentiated" in shown.text("span")
+    assert "Defined, never called: 1 Called, never differentiated: 1 Used: 1" in shown.text("h3")
+    assert "models/ops.py:3" in shown.text("td")
+    assert "1,204" in shown.text("td")
+    assert shown.all("a", href="#BadExp")
+    assert not page([make.broken()]).all("details", id="usage")
+
+
+def marked(shown, line):
+    """Return what the link says that follows a line of a listing."""
+    texts = [data for tag, data in shown.texts if tag in ("b", "a")]
+    return texts[len(texts) - texts[::-1].index(line)]
+
+
+def test_the_source_has_its_marks(page, make):
+    lines = tuple((number, f"    line {number}") for number in (10, 11, 12, 13, 20, 21))
+    parts = (Part("forward", "forward", 10, 11), Part("backward", "backward", 12, 21))
+    source = (Source("ops.py", lines, parts),)
+    shown = page([make.report("Bad", make.result(verdict="fail"), source=source)])
+    assert shown.all("span", **{"class": "note fail"})
+    text = " ".join(data for tag, data in shown.texts if tag in ("b", "code", "span", "a") and data.strip())
+    assert re.search(r"12 line 12 .*matches-differences .* 13 line 13 ⋯ 20", text)
+    assert "ops.py:10" in shown.text("figcaption")
+
+
+def test_a_mark_is_at_the_line_that_a_finding_names(page, make):
+    lines = tuple((number, f"line {number}") for number in range(10, 16))
+    source = (Source("pack/ops.py", lines, (Part("backward", "backward", 12, 15),)),)
+    finding = make.finding(message="backward raises ValueError at line 14 of ops.py.")
+    shown = page([make.report("Bad", make.result(verdict="fail", findings=(finding,)), source=source)])
+    assert marked(shown, "14") == "matches-differences"
+
+
+@pytest.mark.parametrize(
+    ("contract", "line"), [("modes-agree", "3"), ("inputs-untouched", "1"), ("vmap", "2"), ("second-order", "2")]
+)
+def test_a_mark_is_at_the_function_that_a_contract_is_about(page, make, contract, line):
+    parts = (Part("forward", "forward", 1, 1), Part("backward", "backward", 2, 2), Part("jvp", "jvp", 3, 3))
+    source = (Source("ops.py", ((1, "f"), (2, "b"), (3, "j")), parts),)
+    shown = page([make.report("Bad", make.result(contract, "fail"), source=source)])
+    assert marked(shown, line) == contract
+
+
+def test_without_source_there_is_no_listing(page, make):
+    assert not page([make.broken()]).all("details", **{"class": "source"})

@@ -35,8 +35,7 @@ def wrong_entries(case: Case, block: Block, blocks: Sequence[Block]) -> Finding:
     k, o = comparison.input, comparison.output
     name, estimate = case.inputs[k].name, comparison.estimate
     accused = comparison.state == State.WRONG
-    gap = (comparison.analytic - estimate.value).abs().nan_to_num(torch.inf, torch.inf)
-    c, j = divmod(int(torch.where(accused, gap, -1.0).argmax()), gap.shape[1])
+    c, j = worst_entry(comparison)
     i = int(block.elements[c, j])
     bar, lower, upper = (float(t[c, j]) for t in (estimate.bar, estimate.lower, estimate.upper))
     kink = upper - lower > 4 * bar
@@ -57,12 +56,19 @@ def wrong_entries(case: Case, block: Block, blocks: Sequence[Block]) -> Finding:
         "fail",
         message,
         f"{diagnosis.remedy}." if diagnosis else UNKNOWN_REMEDY,
-        _place(case, k, i, row),
+        place_of(case, k, i, row),
         float(comparison.analytic[c, j]),
         float(estimate.value[c, j]),
         bar,
         _script(case, k, i, row),
     )
+
+
+def worst_entry(comparison: Comparison) -> tuple[int, int]:
+    """Return group and output element of the accused entry with the largest discrepancy."""
+    gap = (comparison.analytic - comparison.estimate.value).abs().nan_to_num(torch.inf, torch.inf)
+    accused = comparison.state == State.WRONG
+    return divmod(int(torch.where(accused, gap, -1.0).argmax()), gap.shape[1])
 
 
 def wrong_projection(case: Case, projection: Projection) -> Finding:
@@ -85,7 +91,7 @@ def wrong_projection(case: Case, projection: Projection) -> Finding:
         "fail",
         message + supports_differences(case, k, i, row, element.numeric, element.bar),
         remedy,
-        _place(case, k, i, row),
+        place_of(case, k, i, row),
         element.analytic,
         element.numeric,
         element.bar,
@@ -106,14 +112,15 @@ def evidence_of(case: Case, comparison: Comparison) -> Evidence:
     elements = comparison.pattern.elements().reshape(-1)[picked].tolist()
     start = case.output_slice(comparison.output).start
     rows = (start + picked % analytic.shape[1]).tolist()
-    labels = [str(_place(case, comparison.input, i, row)) for i, row in zip(elements, rows)]
+    labels = [str(place_of(case, comparison.input, i, row)) for i, row in zip(elements, rows)]
     bar = estimate.bar + comparison.allowed
     given, numeric, bars = (tuple(t.reshape(-1)[picked].tolist()) for t in (analytic, estimate.value, bar))
     title = f"{case.output_name(comparison.output)} with respect to `{case.inputs[comparison.input].name}`"
     return Evidence(tuple(labels), given, numeric, bars, title)
 
 
-def _place(case: Case, k: int, i: int, row: int) -> Where:
+def place_of(case: Case, k: int, i: int, row: int) -> Where:
+    """Name an entry of the Jacobian: input element ``i`` and element ``row`` of the joint output."""
     output, index = case.locate_output(row)
     return Where(case.inputs[k].name, case.outputs[output].position, case.locate_input(k, i), index)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -17,15 +18,21 @@ if TYPE_CHECKING:
 Word = Literal["surrogate", "reference"]
 
 
-def companion_run(case: Case, word: Word) -> Pass:
+def companion_run(case: Case, word: Word, others: Mapping[int, Tensor] | None = None) -> Pass:
     """Run a declared companion on fresh copies of the case's arguments; all its outputs, whatever their shapes.
+
+    Arguments:
+        case: the case.
+        word: which companion.
+        others: tensors in the place of some inputs, by number.
 
     Raises:
         SampleError: it raises.
     """
     function = case.sample.surrogate if word == "surrogate" else case.sample.reference
     assert function is not None
-    fresh = [copy_of(item.tensor).requires_grad_() for item in case.inputs]
+    given = [(others or {}).get(k, item.tensor) for k, item in enumerate(case.inputs)]
+    fresh = [copy_of(tensor).requires_grad_() for tensor in given]
     arguments = case.rebuild(fresh)
     positional = [a.value for a in arguments if a.origin == "positional"]
     keyword = {a.name: a.value for a in arguments if a.origin in ("keyword", "parameter")}
@@ -40,13 +47,13 @@ def companion_run(case: Case, word: Word) -> Pass:
     return Pass(arguments, fresh, outputs, [out for out in outputs if out.requires_grad])
 
 
-def companion_pass(case: Case, word: Word) -> Pass:
-    """Run a declared companion, whose outputs must be those that the case differentiates.
+def companion_pass(case: Case, word: Word, others: Mapping[int, Tensor] | None = None) -> Pass:
+    """Run a declared companion, whose outputs must be those that the case differentiates; see :func:`companion_run`.
 
     Raises:
         SampleError: it raises, or its outputs have other shapes than the subject's.
     """
-    run = companion_run(case, word)
+    run = companion_run(case, word, others)
     outputs = run.outputs
     shapes = [tuple(out.shape) for out in outputs]
     expected = [tuple(o.shape) for o in case.outputs]

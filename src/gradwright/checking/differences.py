@@ -215,9 +215,27 @@ def _ladders(
     return Estimate(*joined), torch.cat([coarse for _, coarse in parts])
 
 
-def _ladder_chunk(
-    f: VectorFunction, x: Tensor, directions: Tensor, steps: Tensor, epsilon: Tensor, centre: Tensor
-) -> tuple[Estimate, Tensor]:
+@dataclass(frozen=True)
+class Rungs:
+    """Values of a function along a ladder, and what follows from them directly; K steps, C directions, m outputs."""
+
+    h: Tensor
+    """Half the distance of each pair of points, as it is after rounding, shape (K, C, 1)."""
+    plus: Tensor
+    minus: Tensor
+    slopes: Tensor
+    """Central differences, shape (K, C, m)."""
+    noise: Tensor
+    rounding: Tensor
+    """Of one value, shape (C, m)."""
+
+    def settled(self) -> tuple[Tensor, Tensor]:
+        """Return the extrapolated slopes and their bars, shape (C, m)."""
+        return _romberg(self.slopes, self.noise / self.h, RATIO**2)
+
+
+def climb(f: VectorFunction, x: Tensor, directions: Tensor, steps: Tensor, epsilon: Tensor, centre: Tensor) -> Rungs:
+    """Evaluate ``f`` along the ladders of some directions; see :func:`differentiate` for the arguments."""
     c, m = len(directions), centre.numel()
     plus = torch.empty(LEVELS, c, m, dtype=torch.float64)
     minus = torch.empty_like(plus)
@@ -239,9 +257,23 @@ def _ladder_chunk(
     h = h.unsqueeze(-1)
     slopes = (plus - minus) / (2 * h)
     points = Points(plus, minus, centre, around)
-    noise = noise_of(f, x, directions, steps, points, slopes, epsilon, rounding)
+    return Rungs(h, plus, minus, slopes, noise_of(f, x, directions, steps, points, slopes, epsilon, rounding), rounding)
+
+
+def _ladder_chunk(
+    f: VectorFunction, x: Tensor, directions: Tensor, steps: Tensor, epsilon: Tensor, centre: Tensor
+) -> tuple[Estimate, Tensor]:
+    rungs = climb(f, x, directions, steps, epsilon, centre)
+    h, plus, minus, slopes, noise, rounding = (
+        rungs.h,
+        rungs.plus,
+        rungs.minus,
+        rungs.slopes,
+        rungs.noise,
+        rungs.rounding,
+    )
     forward, backward = (plus - centre) / h, (centre - minus) / h
-    value, bar = _romberg(slopes, noise / h, RATIO**2)
+    value, bar = rungs.settled()
     behaviour = _behaviour(forward, backward, h, rounding)
     kink = behaviour == Behaviour.KINK
     lower, upper = value - bar, value + bar
@@ -272,7 +304,7 @@ def _romberg(slopes: Tensor, rounding: Tensor, base: float) -> tuple[Tensor, Ten
     best = torch.full_like(slopes[0], math.nan)
     error = torch.full_like(slopes[0], math.inf)
     previous: list[tuple[Tensor, Tensor]] = []
-    for k in range(LEVELS):
+    for k in range(len(slopes)):
         row = [(slopes[k], rounding[k])]
         if k:
             best, error = _keep_smaller(best, error, slopes[k], (slopes[k] - previous[0][0]).abs() + rounding[k])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gradwright.checking.contracts import Contract, all_contracts
-from gradwright.checking.report import ContractResult, Finding, Outcome, Support, Where, gravest
+from gradwright.checking.report import ContractResult, Finding, Outcome, Support, Where, gravest, pictures_of
 from gradwright.typing import Intent, Verdict
 
 FIRST_ORDER_HINT = (
@@ -115,6 +115,7 @@ def merged(contract: Contract, outcomes: Sequence[Outcome], seconds: float) -> C
         seconds=seconds,
         support=_support(outcomes),
         guess=next((outcome.guess for outcome in outcomes if outcome.guess is not None), None),
+        pictures=pictures_of(outcomes, verdict),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from gradwright.checking.shown import Picture, Source
 from gradwright.typing import VERDICTS, Intent, Level, Provenance, Verdict
 
 COMPOSES = "does it compose?"
@@ -20,6 +21,9 @@ TRANSFORMS = {
     "gradient-penalty": "gradient penalty",
 }
 """Contracts of other questions that are about a transform, and what the transform is called."""
+
+MAX_PICTURES = 6
+"""Pictures of one contract, whatever the number of samples."""
 
 
 def gravest(verdicts: Sequence[Verdict]) -> Verdict:
@@ -125,6 +129,13 @@ class Outcome:
     """The transforms that were tried, when the contract covers several."""
     guess: Stated | None = None
     """What the rule seems to mean to be, where nothing is declared and a failure became a suspicion for it."""
+    pictures: tuple[Picture, ...] = ()
+
+
+def pictures_of(outcomes: Sequence[Outcome], verdict: Verdict) -> tuple[Picture, ...]:
+    """Return the pictures of all samples, those of samples with the verdict first, and no more than a page needs."""
+    telling_first = sorted(outcomes, key=lambda outcome: outcome.verdict != verdict)
+    return tuple(picture for outcome in telling_first for picture in outcome.pictures)[:MAX_PICTURES]
 
 
 @dataclass(frozen=True)
@@ -144,6 +155,8 @@ class ContractResult:
     """The transforms that were tried, when the contract covers several; the gravest of all samples."""
     guess: Stated | None = None
     """What the rule seems to mean to be, if that is why the verdict is not ``fail``."""
+    pictures: tuple[Picture, ...] = field(default=(), compare=False)
+    """Beside the evidence, for the HTML report."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +197,8 @@ class Report:
     """Where the rule of a custom gradient is, for example ``exp_vjp in line 7``."""
     intent: Stated | None = None
     """What the rule means to be, as declared, else as guessed; None where it is taken for the derivative."""
+    source: tuple[Source, ...] = field(default=(), compare=False)
+    """The source of the subject and of its rules as it was checked, one listing for each file."""
 
     @property
     def ok(self) -> bool:

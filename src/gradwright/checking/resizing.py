@@ -61,6 +61,8 @@ class Resized:
     """Makes the same variant of another size, when the given size is even and this one is odd."""
     alone: bool = False
     """True when one dimension was resized and others of its size were not, which may not be meant."""
+    sizes: tuple[int, int] = (0, 0)
+    """Of the dimensions that were resized, before and after."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,9 @@ def _resize(case: Case, tensors: list[Slot], group: Group, new: int, growth: Gro
     what = {0: "an empty input", 1: "a dimension of size 1"}.get(new, f"a dimension of size {new}")
     permuted = any(is_permutation(index) for index in repeated)
     inner = new == 0 and any(d > 0 for _, d in group.dims)
-    return Resized(f"{what} ({variant.describe()})", variant, False, bool(repeated), permuted, inner)
+    return Resized(
+        f"{what} ({variant.describe()})", variant, False, bool(repeated), permuted, inner, sizes=(group.size, new)
+    )
 
 
 def all_distinct(index: Tensor) -> bool:

@@ -30,6 +30,7 @@ from gradwright.checking.report import (
 from gradwright.checking.samples import Sample
 from gradwright.checking.settings import neutral, preserved_settings
 from gradwright.checking.shrink import Shrinker
+from gradwright.checking.sources import sources_of
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.errors import (
     OptionError,
@@ -235,6 +236,7 @@ def check_subject(
         ended=tuple(contract.id for contract in chosen if contract.id in {*earlier.lost, *hung}),
         rule=subject.rule,
         intent=intent,
+        source=sources_of(subject),
     )
 
 

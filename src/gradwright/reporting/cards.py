@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from gradwright.checking.report import ContractResult, Entry, Evidence, Finding, NotChecked, Report
-from gradwright.reporting import summary, svg
+from gradwright.reporting import plots, summary, svg
+from gradwright.reporting.listing import listing
 from gradwright.reporting.markup import Markup, element, join, prose
 from gradwright.reporting.pen import MARKS
+from gradwright.typing import Verdict
 
+SHOWN_APART: tuple[Verdict, ...] = ("fail", "suspect", "unresolved")
+"""Verdicts whose findings have a section of their own; a refusal is a row among all contracts."""
 MAX_LISTED = 12
 """Wrong pairs that are listed beside a scatter plot."""
 
@@ -29,8 +33,8 @@ def anchors(rows: Sequence[Entry]) -> list[str]:
     return found
 
 
-def card(row: Entry, anchor: str, *, opened: bool = False) -> Markup:
-    """Return the card of one subject; it is open unless the subject passed, or when it shall be anyway."""
+def card(row: Entry, anchor: str, *, opened: bool) -> Markup:
+    """Return the card of one subject."""
     status = summary.status(row)
     meta = [summary.location(row)]
     if isinstance(row, Report):
@@ -39,7 +43,7 @@ def card(row: Entry, anchor: str, *, opened: bool = False) -> Markup:
     head = element(
         "summary",
         element("h2", row.name),
-        element("span", status, cls=f"pill {status.replace(' ', '-')}"),
+        element("span", status, cls="pill"),
         element("span", " · ".join(filter(None, meta)), cls="meta"),
         element("a", "#", href=f"#{anchor}", cls="permalink", aria_label=f"link to {row.name}"),
     )
@@ -50,7 +54,7 @@ def card(row: Entry, anchor: str, *, opened: bool = False) -> Markup:
         element("div", *content, cls="body"),
         id=anchor,
         cls=f"card {status.replace(' ', '-')}",
-        open=opened or status != "passed",
+        open=opened,
         data_status=status,
         data_words=" ".join([row.name, row.file or "", status, *_words(row)]).lower(),
     )
@@ -72,26 +76,31 @@ def _not_run(entry: NotChecked) -> list[Markup]:
 
 
 def _checked(report: Report, anchor: str) -> list[Markup]:
-    parts = []
+    accused, others, named = [], [], []
     for result in sorted(report.results, key=lambda r: (r.verdict != "fail", r.verdict != "suspect")):
-        findings = [f for f in summary.concerns(result) if f.verdict not in ("pass", "skipped")]
+        findings = [finding for finding in summary.concerns(result) if finding.verdict in SHOWN_APART]
         for number, finding in enumerate(findings):
             name = f"{anchor}.{result.id}" + (f".{number + 1}" if number else "")
-            pictures = _pictures(result) if number == 0 else []
-            parts.append(_finding(report, result, finding, name, pictures))
-    parts.append(_examined(report, anchor))
+            pictures = _pictures(result) if number == 0 else Markup("")
+            section = _finding(report, result, finding, name, pictures)
+            if finding.verdict in ("fail", "suspect"):
+                accused.append(section)
+                named.append((result, finding, name))
+            else:
+                others.append(section)
+    parts = [*accused, listing(report, named, opened=bool(named)), *others, _examined(report, anchor)]
     if report.support:
-        parts.append(_support(report))
+        parts.append(_support(report, anchor))
     if report.samples:
         listed = [element("li", element("b", note.provenance), " ", note.description) for note in report.samples]
         parts.append(element("section", element("h3", "Inputs used"), element("ul", *listed), cls="inputs"))
     if report.notes:
         notes = [element("li", prose(note)) for note in report.notes]
         parts.append(element("section", element("h3", "Notes"), element("ul", *notes), cls="notes"))
-    return parts
+    return [part for part in parts if part]
 
 
-def _finding(report: Report, result: ContractResult, finding: Finding, name: str, pictures: Sequence[Markup]) -> Markup:
+def _finding(report: Report, result: ContractResult, finding: Finding, name: str, pictures: Markup) -> Markup:
     where = str(finding.where) if finding.where is not None else ""
     parts = [
         element(
@@ -107,10 +116,11 @@ def _finding(report: Report, result: ContractResult, finding: Finding, name: str
         parts.append(element("p", f"Only a suspicion: {summary.doubt(report)}.", cls="aside"))
     if finding.hint:
         parts.append(element("p", element("b", "What to do: "), prose(finding.hint), cls="hint"))
+    parts = [element("div", *parts, cls="said")]
     if finding.repro:
-        shown = element("summary", "Repro")
-        parts.append(element("details", shown, _script(finding.repro), open=finding.verdict == "fail", cls="repro"))
-    return element("section", *parts, *pictures, id=name, cls=f"finding {finding.verdict}")
+        shown = element("summary", "Repro: a script that shows it by itself")
+        parts.append(element("details", shown, _script(finding.repro), cls="repro"))
+    return element("section", *parts, pictures, id=name, cls=f"finding {finding.verdict}")
 
 
 def _values(finding: Finding) -> Markup:
@@ -134,12 +144,14 @@ def _drawable(value: float | complex | None) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < svg.LARGEST
 
 
-def _pictures(result: ContractResult) -> list[Markup]:
+def _pictures(result: ContractResult) -> Markup:
     """Draw what was compared; beside a finding only that in which something is wrong, as the rest is not about it."""
     shown = [evidence for evidence in result.evidence if evidence.labels]
     if result.verdict in ("fail", "suspect"):
         shown = [evidence for evidence in shown if svg.outside(evidence)]
-    return [_figure(evidence) for evidence in shown]
+    drawn = [picture for picture in map(plots.figure, result.pictures) if picture]
+    pictures = element("div", *drawn, cls="pictures") if drawn else ""
+    return join(*map(_figure, shown), pictures)
 
 
 def _figure(evidence: Evidence) -> Markup:
@@ -161,9 +173,12 @@ def _figure(evidence: Evidence) -> Markup:
             for label, analytic, numeric, bar in wrong[:MAX_LISTED]
         ]
         rest = [element("p", f"and {n - MAX_LISTED} more")] if n > MAX_LISTED else []
-        listed = [element("table", element("thead", head), element("tbody", *rows)), *rest]
+        table = element("table", element("thead", head), element("tbody", *rows))
+        listed = [element("div", table, cls="listed"), *rest]
     said = said[0].upper() + said[1:]
-    return element("figure", svg.scatter(evidence), element("figcaption", element("p", prose(said)), *listed))
+    return element(
+        "figure", svg.scatter(evidence), element("figcaption", element("p", prose(said)), *listed), cls="wide"
+    )
 
 
 def _examined(report: Report, anchor: str) -> Markup:
@@ -179,29 +194,35 @@ def _examined(report: Report, anchor: str) -> Markup:
     return element("details", head, element("table", *rows), open=summary.status(report) == "passed", cls="examined")
 
 
-def _support(report: Report) -> Markup:
+def _support(report: Report, anchor: str) -> Markup:
     """The table of transforms: each with its mark and, where it is not a pass, why."""
+    alike: dict[tuple[Verdict, str], list[str]] = {}
+    for row in report.support:
+        alike.setdefault((row.verdict, row.reason), []).append(row.transform)
     rows = [
         element(
             "tr",
-            element("td", element("i", MARKS[row.verdict], cls=f"mark {row.verdict}", aria_label=row.verdict)),
-            element("td", row.transform, cls="id"),
-            element("td", prose(row.reason) if row.reason else row.verdict),
+            element("td", element("i", MARKS[verdict], cls=f"mark {verdict}", aria_label=verdict)),
+            element("td", ", ".join(transforms), cls="those"),
+            element("td", prose(reason) if reason else verdict),
         )
-        for row in report.support
+        for (verdict, reason), transforms in alike.items()
     ]
-    return element("section", element("h3", "Transforms"), element("table", *rows), cls="examined support")
+    parts = [element("h3", "Transforms"), element("table", *rows)]
+    return element("section", *parts, id=f"{anchor}.transforms", cls="examined support")
 
 
 def _examined_row(result: ContractResult, anchor: str) -> Markup:
-    has_section = bool(summary.concerns(result)) and result.verdict != "pass"
+    has_section = any(finding.verdict in SHOWN_APART for finding in summary.concerns(result))
     said: list[str] = [prose(result.message)] if result.message else []
+    if result.verdict == "unsupported":
+        said += [prose(finding.hint) for finding in result.findings if finding.hint]
     if result.sensitivity is not None:
         size = summary.small_text(result.sensitivity)
         said.append(element("small", f"relative errors above {size} would have been seen"))
-    pictures = [] if has_section else _pictures(result)
+    pictures = Markup("") if has_section else _pictures(result)
     if pictures:
-        said.append(element("details", element("summary", "Picture"), *pictures))
+        said.append(element("details", element("summary", "Picture"), pictures))
     name = element("a", result.id, href=f"#{anchor}.{result.id}") if has_section else join(result.id)
     return element(
         "tr",

@@ -2,25 +2,26 @@
 (() => {
   const all = (selector) => [...document.querySelectorAll(selector)];
   const cards = all(".card");
-  const rows = new Map(all("#overview tr[data-for]").map((row) => [row.dataset.for, row]));
+  const rows = all("tr[data-for]");
+  document.body.classList.remove("plain");
   const filter = document.getElementById("filter");
   const chips = all(".chip");
 
   function apply() {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     const wanted = new Set(chips.filter((c) => c.getAttribute("aria-pressed") === "true").map((c) => c.dataset.status));
-    let shown = 0;
+    const fitting = new Set();
     for (const card of cards) {
       const fits =
         (wanted.size === 0 || wanted.has(card.dataset.status)) &&
         words.every((word) => card.dataset.words.includes(word));
       card.hidden = !fits;
-      rows.get(card.id).hidden = !fits;
-      shown += fits;
+      if (fits) fitting.add(card.id);
     }
+    for (const row of rows) row.hidden = !fitting.has(row.dataset.for);
     const filtered = words.length > 0 || wanted.size > 0;
-    document.getElementById("shown").textContent = filtered ? `${shown} of ${cards.length} shown` : "";
-    document.getElementById("nothing").hidden = shown > 0 || cards.length === 0;
+    document.getElementById("shown").textContent = filtered ? `${fitting.size} of ${cards.length} shown` : "";
+    document.getElementById("nothing").hidden = fitting.size > 0 || cards.length === 0;
   }
   filter.addEventListener("input", apply);
   for (const chip of chips) {
@@ -42,6 +43,52 @@
       }
     }
   });
+
+  // Rows are sorted by the column whose head is pressed, and cards follow the rows of the overview.
+  function sort(head, table) {
+    const down = head.getAttribute("aria-sort") === "ascending";
+    for (const other of table.querySelectorAll("th[aria-sort]")) other.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const column = head.querySelector("button").dataset.column;
+    const value = (row) => row.children[column]?.dataset.sort ?? null;
+    const compare = (a, b) => (isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b);
+    const body = table.tBodies[0];
+    const pairs = [...body.rows].map((row) => [row, value(row)]);
+    // What has no value in the column comes last in either order.
+    pairs.sort(([, a], [, b]) => (a === null || b === null ? (a === null) - (b === null) : (down ? -1 : 1) * compare(a, b)));
+    body.append(...pairs.map(([row]) => row));
+    if (table.closest("#overview")) {
+      document.getElementById("subjects").append(...pairs.map(([row]) => document.getElementById(row.dataset.for)));
+    }
+  }
+  for (const button of all(".sort")) {
+    button.addEventListener("click", () => sort(button.closest("th"), button.closest("table")));
+  }
+
+  // A table is one stop of the Tab key; the arrow keys move within it.
+  for (const table of all(".scroll table")) {
+    const links = [...table.querySelectorAll("tbody a, thead button")];
+    const stop = (node) => links.forEach((link) => (link.tabIndex = link === node ? 0 : -1));
+    stop(links[0]);
+    table.addEventListener("focusin", (event) => links.includes(event.target) && stop(event.target));
+    table.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+      if (!step || !links.includes(event.target)) return;
+      const grid = [...table.rows].map((row) => links.filter((link) => row.contains(link) && link.offsetParent !== null));
+      const lines = grid.filter((line) => line.length > 0);
+      const row = lines.findIndex((line) => line.includes(event.target));
+      let next = null;
+      if (step[1]) {
+        next = lines[row][lines[row].indexOf(event.target) + step[1]];
+      } else if (lines[row + step[0]]) {
+        const middle = (node) => node.getBoundingClientRect().left + node.offsetWidth / 2;
+        const here = middle(event.target);
+        next = lines[row + step[0]].reduce((a, b) => (Math.abs(middle(a) - here) <= Math.abs(middle(b) - here) ? a : b));
+      }
+      event.preventDefault();
+      if (next) next.focus();
+    });
+  }
 
   // A link to something inside closed details opens them first.
   function reveal() {
@@ -88,8 +135,8 @@
 
   // The browser's own tooltips are slow and do not come with the keyboard.
   const tip = document.getElementById("tip");
-  for (const node of all("#overview [title]")) {
-    node.dataset.tip = node.title;
+  for (const node of all(".scroll [title], .scroll .mark[href]")) {
+    node.dataset.tip = node.title || node.getAttribute("aria-label");
     node.removeAttribute("title");
   }
   function show(event) {

@@ -130,11 +130,16 @@ def location(entry: Entry | Usage) -> str:
     """Return ``file:line`` as far as it is known."""
     if entry.file is None:
         return ""
-    path = Path(entry.file)
-    shown = entry.file
-    if path.is_absolute() and path.is_relative_to(Path.cwd()):  # shorter, and it can be clicked
-        shown = str(path.relative_to(Path.cwd()))
+    shown = shown_file(entry.file)
     return shown if entry.line is None else f"{shown}:{entry.line}"
+
+
+def shown_file(file: str) -> str:
+    """Return a path as it is shown: relative to the working directory when it is below that, else as it was given."""
+    path = Path(file)
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):  # shorter, and it can be clicked
+        return str(path.relative_to(Path.cwd()))
+    return file
 
 
 def places(report: Report) -> str:

@@ -37,7 +37,7 @@ def interval(analytic: float, numeric: float, error_bar: float | None) -> Markup
     if max(high, 0.0) - min(low, 0.0) <= 4 * span:
         low, high = min(low, 0.0), max(high, 0.0)
     width, height, margin, y = 380.0, 74.0, 46.0, 37.0
-    low, high = _widened(low, high, 0.0)
+    low, high = widened(low, high, 0.0)
 
     def x(value: float) -> float:
         return margin + (value - low) / (high - low) * (width - 2 * margin)
@@ -58,7 +58,7 @@ def interval(analytic: float, numeric: float, error_bar: float | None) -> Markup
     described = f"analytic {value_text(analytic, error_bar)}, numeric {value_text(numeric, error_bar)}"
     if error_bar is not None:
         described += f" plus or minus {small_text(error_bar)}"
-    return _picture(width, height, described, "interval", parts)
+    return picture(width, height, described, "interval", parts)
 
 
 def scatter(evidence: Evidence) -> Markup:
@@ -68,7 +68,7 @@ def scatter(evidence: Evidence) -> Markup:
         return Markup("")
     low = min(min(a, n) for _, a, n, _ in points)
     high = max(max(a, n) for _, a, n, _ in points)
-    low, high = _widened(low, high, 0.06)
+    low, high = widened(low, high, 0.06)
     side, left, top, right, bottom = 264.0, 62.0, 12.0, 14.0, 46.0
 
     def x(value: float) -> float:
@@ -78,7 +78,7 @@ def scatter(evidence: Evidence) -> Markup:
         return top + (high - value) / (high - low) * side
 
     parts = [element("rect", x=left, y=top, width=side, height=side, cls="frame")]
-    for tick in _ticks(low, high):
+    for tick in ticks(low, high):
         parts += [
             element("line", x1=x(tick), x2=x(tick), y1=top, y2=top + side, cls="gridline"),
             element("line", x1=left, x2=left + side, y1=y(tick), y2=y(tick), cls="gridline"),
@@ -93,7 +93,7 @@ def scatter(evidence: Evidence) -> Markup:
         element("text", "analytic", x=14.0, y=middle, transform=f"rotate(-90 14 {middle:g})", cls="label analytic"),
     ]
     described = f"{sum(map(_outside, points))} of {len(points)} points lie outside their error bar"
-    return _picture(left + side + right, top + side + bottom, described, "scatter", parts)
+    return picture(left + side + right, top + side + bottom, described, "scatter", parts)
 
 
 def outside(evidence: Evidence) -> list[Pair]:
@@ -135,7 +135,8 @@ def _point(x: Axis, y: Axis, label: str, analytic: float, numeric: float, bar: f
     return element("g", *parts)
 
 
-def _picture(width: float, height: float, description: str, kind: str, parts: Iterable[str]) -> Markup:
+def picture(width: float, height: float, description: str, kind: str, parts: Iterable[str]) -> Markup:
+    """Return a picture with what it says in words, for those who cannot see it."""
     return element(
         "svg",
         *parts,
@@ -152,7 +153,7 @@ def _diamond(x: float, y: float, r: float) -> str:
     return f"M{x:.1f} {y - r:.1f}l{r} {r}l{-r} {r}l{-r} {-r}z"
 
 
-def _widened(low: float, high: float, share: float) -> tuple[float, float]:
+def widened(low: float, high: float, share: float) -> tuple[float, float]:
     """Widen a range by a share on each side; an empty one is made wide enough to draw in."""
     if high - low <= max(1e-12 * max(abs(low), abs(high)), 1e-290):
         half = 0.5 * abs(high) if abs(high) > 1e-290 else 1.0
@@ -160,7 +161,7 @@ def _widened(low: float, high: float, share: float) -> tuple[float, float]:
     return low - share * (high - low), high + share * (high - low)
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Return three to six round numbers between ``low`` and ``high``."""
     step = 10.0 ** math.floor(math.log10((high - low) / 3))
     step *= next(factor for factor in (5, 2, 1) if factor * step <= (high - low) / 3)

@@ -32,6 +32,7 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import largest_entry
 from gradwright.checking.report import Finding, Outcome, Where, gravest
+from gradwright.checking.shown import Bar, Bars
 from gradwright.checking.variants import quietly, without_rule
 from gradwright.typing import Verdict
 
@@ -39,6 +40,9 @@ CONVICTED = 8.0
 """Multiple of the budget that must be exceeded: intermediates may be worse conditioned than the whole."""
 CLEARLY = 32.0
 """An error must also be this many units of the largest entry; less is never worth an accusation."""
+
+TITLE = "Error in low precision against float64, at the element closest to its limit."
+AXIS = "error relative to the largest entry"
 
 
 @contract(
@@ -58,7 +62,8 @@ def examine(case: Case) -> Outcome:
 
 
 def _examine(case: Case) -> Outcome:
-    outcomes = []
+    outcomes: list[Outcome] = []
+    bars: list[Bar] = []
     for dtype in _dtypes(case):
         low = case if dtype == case.dtype else case.twin(dtype)
         if low is None:
@@ -67,11 +72,11 @@ def _examine(case: Case) -> Outcome:
         exact = low.twin(torch.float64)
         if exact is None:
             return Outcome("skipped", "does not run in float64, so that there is nothing to compare with")
-        outcomes.append(_compare(low, exact, dtype, case))
+        outcomes.append(_compare(low, exact, dtype, case, bars))
     verdict = gravest([outcome.verdict for outcome in outcomes])
     findings = tuple(finding for outcome in outcomes for finding in outcome.findings)
     message = findings[0].message if findings else "; ".join(outcome.message for outcome in outcomes)
-    return Outcome(verdict, message, findings)
+    return Outcome(verdict, message, findings, pictures=(Bars(TITLE, AXIS, tuple(bars)),) if bars else ())
 
 
 def _dtypes(case: Case) -> list[torch.dtype]:
@@ -84,7 +89,8 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _compare(low: Case, exact: Case, dtype: torch.dtype, given: Case) -> Outcome:
+def _compare(low: Case, exact: Case, dtype: torch.dtype, given: Case, bars: list[Bar]) -> Outcome:
+    """Compare a case with its float64 twin; ``bars`` gets the largest error of value and gradients."""
     name = _name(dtype)
     if [o.shape for o in low.outputs] != [o.shape for o in exact.outputs]:
         return Outcome("skipped", f"the outputs have other shapes in {name}, so that they cannot be compared")
@@ -104,6 +110,9 @@ def _compare(low: Case, exact: Case, dtype: torch.dtype, given: Case) -> Outcome
         allowed += _smallest(low.dtype)
         # Overflow is a matter of the inputs: `extreme-values` asks about it.
         granted = low.allowances.of(want) if k is not None else torch.zeros_like(want)
+        bars += _bar(
+            f"{name} {'value' if k is None else f'grad {low.inputs[k].name}'}", got, want, CONVICTED * allowed + granted
+        )
         bad = ulp.outside(got, want, CONVICTED * allowed + granted) & got.isfinite() & want.isfinite()
         if bool(bad.any()):
             scattered = ulp.scatter(low, v, "low precision scatter")
@@ -114,6 +123,16 @@ def _compare(low: Case, exact: Case, dtype: torch.dtype, given: Case) -> Outcome
         used = ((got - want).abs() / allowed).nan_to_num(0.0, 0.0, 0.0)
         most = max(most, float(used.max()) if used.numel() else 0.0)
     return Outcome("pass", f"in {name} value and gradient stay within {most:.0%} of their rounding budget")
+
+
+def _bar(name: str, got: Tensor, want: Tensor, allowed: Tensor) -> list[Bar]:
+    """Return the error that comes closest to what is allowed, both relative to the largest entry."""
+    largest = largest_entry(want)
+    error = (got - want).abs()
+    if not largest or not bool(error.isfinite().all()):
+        return []
+    i = int((error / allowed).argmax())
+    return [Bar(name, float(error[i]) / largest, float(allowed[i]) / largest)]
 
 
 def _smallest(dtype: torch.dtype) -> float:

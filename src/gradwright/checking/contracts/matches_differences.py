@@ -36,6 +36,7 @@ from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.duals import supports_gradient
 from gradwright.checking.guards import without_gradients, without_numbers
+from gradwright.checking.illustrate import of_wrong_gradient
 from gradwright.checking.intended import divided, factors_of, linear_part, without_offset
 from gradwright.checking.intent import declared
 from gradwright.checking.intent_guess import as_suspect, guess_identity, guess_surrogate
@@ -176,7 +177,11 @@ def _compared(case: Case, twin: str) -> Outcome:
     accused = [block for block in blocks if bool((block.comparison.state == State.WRONG).any())]
     findings = [wrong_entries(case, block, blocks) for block in accused]
     findings += [wrong_projection(case, projection) for projection in projections if projection.wrong]
-    return _concluded(case, blocks, projections, tuple(findings), twin)
+    outcome = _concluded(case, blocks, projections, tuple(findings), twin)
+    if not findings:
+        return outcome
+    pictures = of_wrong_gradient(case, [block.comparison for block in blocks], projections)
+    return replace(outcome, pictures=pictures)
 
 
 def _concluded(

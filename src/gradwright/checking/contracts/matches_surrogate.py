@@ -27,6 +27,7 @@ from gradwright.checking.audit import random_cotangent
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_linearity
+from gradwright.checking.illustrate import of_surrogate
 from gradwright.checking.intended import linear_part
 from gradwright.checking.judge import Tolerance, largest_entry
 from gradwright.checking.report import Finding, Outcome, Where
@@ -65,6 +66,7 @@ def examine(case: Case) -> Outcome:
         "pass",
         f"the rule is the VJP of the declared surrogate for {len(cotangents)} cotangents",
         sensitivity=2 * tolerance.relative + case.allowances.rtol,
+        pictures=of_surrogate(case),
     )
 
 
@@ -93,7 +95,7 @@ def _differs(case: Case, k: int, v: Tensor, got: Tensor, want: Tensor, allowed: 
         float(allowed[i]),
         repro.script(case, body),
     )
-    return Outcome("fail", message, (finding,))
+    return Outcome("fail", message, (finding,), pictures=of_surrogate(case))
 
 
 def _factor(got: Tensor, want: Tensor, allowed: Tensor) -> str:

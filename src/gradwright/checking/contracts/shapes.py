@@ -40,6 +40,7 @@ from gradwright.checking.judge import largest_entry
 from gradwright.checking.report import Finding, Outcome, Where, gravest
 from gradwright.checking.resizing import PROBE, NotTried, Resized, resized
 from gradwright.checking.revaluing import Revalued, revalued
+from gradwright.checking.saved import Memory
 from gradwright.checking.variant_trial import Fault, Unjudged, try_rule, try_rule_at_singular_point
 from gradwright.checking.variants import quietly, without_rule
 from gradwright.typing import Level, Verdict
@@ -77,7 +78,8 @@ def examine(case: Case) -> Outcome:
     here = try_rule(case)
     wrong_here = isinstance(here, Fault)
     with quietly():
-        findings, notes = _grid(case, values=not isinstance(here, Unjudged)) if not wrong_here else ([], [])
+        memory = Memory(case)
+        findings, notes = _grid(case, memory, values=not isinstance(here, Unjudged)) if not wrong_here else ([], [])
     drift = _drift(case)
     if drift is not None:
         return Outcome("fail", drift.message, (drift,))
@@ -89,8 +91,8 @@ def examine(case: Case) -> Outcome:
     if findings:
         verdict = gravest([finding.verdict for finding in findings])
         first = next(finding for finding in findings if finding.verdict == verdict)
-        return Outcome(verdict, first.message, tuple(findings))
-    return Outcome("pass", "; ".join(notes))
+        return Outcome(verdict, first.message, tuple(findings), pictures=memory.drawn())
+    return Outcome("pass", "; ".join(notes), pictures=memory.drawn())
 
 
 def _drift(case: Case) -> Finding | None:
@@ -110,10 +112,12 @@ def _drift(case: Case) -> Finding | None:
     return Finding("fail", message, STATE, where, wrong.got, wrong.want, wrong.allowed)
 
 
-def _grid(case: Case, values: bool) -> tuple[list[Finding], list[str]]:
+def _grid(case: Case, memory: Memory, values: bool) -> tuple[list[Finding], list[str]]:
     """Return what is wrong on variants, and what to say about them.
 
     Arguments:
+        case: the sample.
+        memory: is told what variants of other shapes keep for backward.
         values: False where the values of the gradient could not be judged on the sample itself (forward rounds, say);
             then they are not judged on variants either.
     """
@@ -124,7 +128,7 @@ def _grid(case: Case, values: bool) -> tuple[list[Finding], list[str]]:
     hurried = False
     not_tried: list[str] = []
     reasons: list[str] = []
-    for variant in _variants(case):
+    for variant in _variants(case, memory):
         if variant is None:
             rejected += 1
         elif isinstance(variant, NotTried):
@@ -171,7 +175,7 @@ def _is_saturated(finding: Finding, scale: float) -> bool:
     return abs(finding.analytic - finding.numeric) <= SATURATED * scale
 
 
-def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | NotTried | None]:
+def _variants(case: Case, memory: Memory) -> Iterator[tuple[str, Finding | Unjudged | None] | NotTried | None]:
     """Give the words of each variant and what came of it; None for a variant that forward rejects."""
     for value in revalued(case):
         yield None if value is None else (value.words, _revalued_finding(value))
@@ -179,6 +183,8 @@ def _variants(case: Case) -> Iterator[tuple[str, Finding | Unjudged | None] | No
         if shape is None or isinstance(shape, NotTried):
             yield shape
             continue
+        if not shape.alone and not shape.rank_changed:
+            memory.add(*shape.sizes, shape.case)
         fault = _defined(try_rule(shape.case), shape.duplicates)
         if shape.alone and isinstance(fault, Fault) and fault.kind != "value":
             fault = Unjudged()  # it may be meant for square matrices only, and tells so
