@@ -14,6 +14,7 @@ from gradwright.checking.audit import audit
 from gradwright.checking.case import Case
 from gradwright.checking.cases import make_cases
 from gradwright.checking.contracts import Contract, all_contracts
+from gradwright.checking.defaults import current
 from gradwright.checking.earlier import FORWARD, NOTHING, SHRINKING, Earlier
 from gradwright.checking.gradcheck import UNPACKED, as_arguments, translate
 from gradwright.checking.grading import ALTERED, as_consequence, as_declared, insist, merged, soften
@@ -58,11 +59,11 @@ def check(
     reference: TensorFunction | None = None,
     domain: Any = None,
     intent: Intent | Sequence[Intent] | None = None,
-    level: Level = "standard",
-    only: Collection[str] | str = (),
-    skip: Collection[str] | str = (),
-    require: Collection[str] | str = (),
-    seed: int = 0,
+    level: Level | None = None,
+    only: Collection[str] | str | None = None,
+    skip: Collection[str] | str | None = None,
+    require: Collection[str] | str | None = None,
+    seed: int | None = None,
     eps: float | None = None,
     atol: float = 0.0,
     rtol: float = 0.0,
@@ -86,11 +87,13 @@ def check(
         intent: what the rule means to be, where that is not the derivative of forward: one or several of ``surrogate``,
             ``scaled``, ``reversed``, ``side-loss``, ``forward-only``, ``first-order-only`` (or ``exact``); instead of a
             marker in the source.
-        level: ``quick``, ``standard`` or ``full``: how much work may be done.
+        level: ``quick``, ``standard`` or ``full``: how much work may be done. Where this or one of the next four is
+            None, ``@pytest.mark.gradwright`` decides for the calls of a test; otherwise it is ``standard``.
         only: ids of the contracts to examine, instead of all.
-        skip: ids of contracts to leave out.
-        require: ids of contracts for which ``unsupported`` counts as a failure; they are examined at any level.
-        seed: seed of all random choices, a non-negative integer; another seed looks along other random directions.
+        skip: ids of contracts to leave out; none, where it is None.
+        require: ids of contracts for which ``unsupported`` counts as a failure, at any level; none, where it is None.
+        seed: seed of all random choices, a non-negative integer; another seed looks along other random directions. 0,
+            where it is None.
         eps: step of a plain central difference that acquits an accused entry with which it agrees. This and the next
             three have gradcheck's names, and only ever allow more.
         atol: error of each derivative that is allowed beyond its error bar, whatever its size.
@@ -130,6 +133,7 @@ def check(
                 f"{word}: got an object of type {type(function).__name__}; expected a function that is called with the "
                 "same arguments as forward; for a straight-through rule declare surrogate=lambda x: x."
             )
+    usual = current()
     given = dict(kwargs) if kwargs is not None else {}
     meant = None if intent is None else parse_intent(intent, "intent", OptionError)
     sample = Sample(tuple(inputs), given, surrogate, reference, domain, intent=meant)
@@ -141,11 +145,11 @@ def check(
     return check_subject(
         target,
         [taken],
-        level=level,
-        only=only,
-        skip=[*_listed(skip), *moved.skip],
-        require=[*_listed(require), *moved.require],
-        seed=seed,
+        level=usual.level if level is None else level,
+        only=usual.only if only is None else only,
+        skip=[*_listed(usual.skip if skip is None else skip), *moved.skip],
+        require=[*_listed(usual.require if require is None else require), *moved.require],
+        seed=usual.seed if seed is None else seed,
         notes=[*moved.notes, *([UNPACKED] if taken is not sample else [])],
         allowances=allowances,
     )

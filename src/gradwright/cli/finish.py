@@ -8,7 +8,7 @@ import fnmatch
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,21 +21,13 @@ from gradwright.checking.report import Entry, NotChecked, Usage
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.checking.targets import Source, shown_file
 from gradwright.cli.events import Send, Start
+from gradwright.cli.outcomes import Outcome
 from gradwright.cli.supervisor import supervise
 from gradwright.cli.tally import Tally
 from gradwright.cli.work import examine
 from gradwright.errors import ExternalError, GradwrightError, SubjectTypeError
 from gradwright.watching.recorder import Kept, Recorder, Watched
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of watching one process."""
-
-    entries: tuple[Entry, ...] = ()
-    usages: tuple[Usage, ...] = ()
-    notes: tuple[str, ...] = ()
-    interrupted: bool = False
+from gradwright.watching.samples import as_samples
 
 
 def finish(
@@ -65,7 +57,9 @@ def usages(recorder: Recorder, options: argparse.Namespace) -> Iterator[Usage]:
             packages.add(watched.target.module.partition(".")[0])
             note = f"{watched.transformed} calls inside torch.func, of which no values are kept"
             place = shown_file(subject.file), subject.line
-            yield Usage(subject.name, *place, watched.calls, watched.backwards, note if watched.transformed else "")
+            calls = watched.calls + watched.checked
+            yield Usage(subject.name, *place, calls, watched.backwards, note if watched.transformed else "")
+    unused: list[Usage] = []
     for function in torch_compat.all_functions():
         key = (function.__module__, function.__qualname__)
         top = function.__module__.partition(".")[0]
@@ -74,7 +68,8 @@ def usages(recorder: Recorder, options: argparse.Namespace) -> Iterator[Usage]:
         subject = as_subject(function, _name(function.__qualname__))
         if _own(subject.file) or top in packages:
             called.add(key)
-            yield Usage(subject.name, shown_file(subject.file), subject.line)
+            unused.append(Usage(subject.name, shown_file(subject.file), subject.line))
+    yield from sorted(unused, key=lambda usage: (usage.file or "", usage.line or 0))
 
 
 def _found(
@@ -86,7 +81,7 @@ def _found(
     for watched in recorder.used():
         if not _wanted(watched, options):
             continue
-        if not watched.kept and claim(_full_name(watched)):
+        if not watched.kept and watched.calls and claim(_full_name(watched)):
             name = _name(watched.target.qualname)
             reason = f"{name}: no call of it could be kept: {_why_not_kept(watched)}."
             missing.append(NotChecked(name, None, None, reason))
@@ -94,7 +89,7 @@ def _found(
             samples, reasons = [], []
             for each in kept:
                 try:
-                    samples.append(as_sample(each.call, options.seed))
+                    samples += as_samples(each.call, options.seed)
                 except GradwrightError as error:
                     reasons.append(str(error))
             if not claim(_full_name(watched)):
@@ -135,8 +130,10 @@ def _as_subject(watched: Watched, target: Any) -> Subject | None:
 def _subject_of(watched: Watched) -> Subject | None:
     if watched.kept:
         return _as_subject(watched, watched.kept[0].subject)
-    name = _name(watched.target.qualname)
-    return Subject(name, "Function", None, None)
+    name, key = _name(watched.target.qualname), watched.target.key
+    alike = (each for each in torch_compat.all_functions() if (each.__module__, each.__qualname__) == key)
+    found = next(alike, None)
+    return Subject(name, "Function", None, None) if found is None else as_subject(found, name)
 
 
 def _name(qualname: str) -> str:
@@ -148,6 +145,8 @@ def _full_name(watched: Watched) -> str:
 
 
 def _why_not_kept(watched: Watched) -> str:
+    if watched.refused:
+        return "each that was looked at raised an error"
     if watched.transformed == watched.calls:
         return "all were inside of a transform of torch.func, whose tensors cannot be kept"
     return "they were on tensors without numbers (fake ones, or on the meta device)"
@@ -223,11 +222,3 @@ def _notes(recorder: Recorder) -> Iterator[str]:
         yield ("calls inside of code that torch.compile made are not seen; run with `--eager` to have them seen")
     for failure in recorder.failures:
         yield f"gradwright could not look at a call: {failure}; please report this fault of gradwright's"
-
-
-def as_sample(call, seed):
-    from gradwright.checking.samples import Sample
-
-    return Sample(
-        call.args, call.kwargs, provenance="recorded", cotangents=call.cotangents, random_state=call.random_state
-    )

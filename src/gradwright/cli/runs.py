@@ -83,9 +83,10 @@ class Run:
         """Read the options of the command."""
         return argparse.Namespace(**json.loads((self.path / "options.json").read_text(encoding="utf-8")))
 
-    def began(self) -> None:
-        """Tell that this process is watched."""
-        command = " ".join(getattr(sys, "orig_argv", sys.argv)[:6])
+    def began(self, command: str | None = None) -> None:
+        """Tell that this process is watched, and how it is called."""
+        if command is None:
+            command = " ".join(getattr(sys, "orig_argv", sys.argv)[:6])
         self._write(f"began-{os.getpid()}.json", json.dumps({"command": command, "time": time.time()}).encode())
 
     def calls(self, pid: int) -> Path:

@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradwright.checking.report import Entry, Usage
+from gradwright.cli.outcomes import merge
 from gradwright.cli.runs import VARIABLE, Process, Run
 from gradwright.cli.statuses import EXIT_BROKEN, EXIT_FINDINGS, EXIT_OK
 from gradwright.errors import OptionError, did_you_mean, missing_torch
@@ -154,33 +155,20 @@ class _Seen:
 def _gather(run: Run) -> _Seen:
     """Put together what the processes of the program left."""
     seen = _Seen()
-    used: dict[tuple[str, str | None, int | None], Usage] = {}
     processes = list(run.processes())
+    merged = merge(process.outcome for process in processes if process.outcome is not None)
     for process in processes:
-        outcome = process.outcome
         if process.failure is not None:
             seen.notes.append(
                 f"gradwright itself failed in process {process.pid}; please report this fault of gradwright's:\n"
                 f"{process.failure.rstrip()}"
             )
-        if outcome is None:
-            if process.failure is None:
-                seen.notes.append(_lost(process))
-            continue
-        seen.entries += outcome.entries
-        seen.notes += [note for note in outcome.notes if note not in seen.notes]
-        if outcome.interrupted:
+        elif process.outcome is None:
+            seen.notes.append(_lost(process))
+        elif process.outcome.interrupted:
             seen.notes.append(f"interrupted: not everything that process {process.pid} used was checked")
-        for usage in outcome.usages:
-            key = (usage.name, usage.file, usage.line)
-            other = used.get(key, Usage(*key))
-            used[key] = replace(
-                usage,
-                calls=usage.calls + other.calls,
-                backwards=usage.backwards + other.backwards,
-                note=usage.note or other.note,
-            )
-    seen.usages = list(used.values())
+    seen.entries, seen.usages = list(merged.entries), list(merged.usages)
+    seen.notes += merged.notes
     for words in run.foreign():
         seen.notes.append(
             f"a process could not be watched, because gradwright cannot be imported there ({words}); expected it to be "

@@ -1,4 +1,4 @@
-"""The options of ``gradwright watch``; everything after them is the program and its arguments, whatever it is called."""
+"""The options of ``gradwright watch``; everything after them is the program and its arguments."""
 
 from __future__ import annotations
 

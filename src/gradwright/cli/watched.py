@@ -90,18 +90,18 @@ class _Watching:
         shown, shown_of_thread = sys.excepthook, threading.excepthook
 
         def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            _hide(error)
+            hide(error)
             shown(kind, error, error.__traceback__ if trace is not None else None)
 
         def show_of_thread(arguments: Any) -> None:
             if arguments.exc_value is not None:
-                _hide(arguments.exc_value)
+                hide(arguments.exc_value)
             shown_of_thread(arguments)
 
         sys.excepthook, threading.excepthook = show, show_of_thread
 
 
-def _hide(error: BaseException) -> None:
+def hide(error: BaseException) -> None:
     """Take the frames of the hook out of the tracebacks of an error and of those behind it."""
     seen: set[int] = set()
     chain: list[BaseException | None] = [error]

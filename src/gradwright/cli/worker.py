@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import faulthandler
 import io
+import logging
 import math
 import multiprocessing
 import os
@@ -64,7 +65,8 @@ def serve(job: Job, connection: Connection) -> None:
         sys.stdout.reconfigure(line_buffering=True)  # a crash takes with it what was printed and is not written yet
     _be_first_to_be_killed()
     with Path(job.traces).open("w", encoding="utf-8") as traces:
-        if not faulthandler.is_enabled():  # else whoever enabled it wants to read it
+        # If it is enabled, whoever did that wants to read it; but not what a fork of a program writes there.
+        if job.work is not None or not faulthandler.is_enabled():
             faulthandler.enable(traces)
         try:
             _work(job, connection, traces)
@@ -137,6 +139,7 @@ def _be_silent() -> None:
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - until the process ends
+    logging.disable(logging.CRITICAL)  # the program's log may go to a file
 
 
 def _be_first_to_be_killed() -> None:

@@ -6,6 +6,7 @@ goes wrong in here may reach the program.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from gradwright import torch_compat
+from gradwright.checking.settings import is_checking
 from gradwright.watching.calls import Call
 from gradwright.watching.capture import Budget, capture, capture_call
 from gradwright.watching.targets import Kind, Target, target_of
@@ -52,6 +54,10 @@ class Watched:
     backwards: int = 0
     transformed: int = 0
     """Calls inside of a transform of ``torch.func``, of which no values are kept."""
+    checked: int = 0
+    """Calls by ``gw.check`` in the program itself, on inputs that the program did not choose: none is kept."""
+    refused: int = 0
+    """Calls that were looked at and raised."""
     kept: list[Kept] = field(default_factory=list)
     seen: dict[Any, Kept | None] = field(default_factory=dict)
     """By what tells calls apart, the call of that kind that is kept."""
@@ -104,7 +110,8 @@ class Recorder:
         """Begin anew, in a process that was forked from the one that is watched."""
         self._lock = threading.RLock()
         for watched in self.watched.values():
-            watched.calls = watched.backwards = watched.transformed = watched.waiting = 0
+            watched.calls = watched.backwards = watched.transformed = watched.checked = watched.refused = 0
+            watched.waiting = 0
             watched.kept, watched.full = [], False
             watched.seen.clear()
             watched.alike.clear()
@@ -115,6 +122,9 @@ class Recorder:
         key = id(function)
         watched = self._of[key] if key in self._of else self._new(function)
         if watched is None:
+            return None
+        if is_checking():
+            watched.checked += 1
             return None
         watched.calls += 1
         if watched.full or (watched.calls > MANY and watched.calls % STRIDE):
@@ -134,9 +144,10 @@ class Recorder:
         kept = vars(node).get("gradwright_call")
         if kept is None or kept.call.cotangents is not None:
             return None
-        return lambda original, *cotangents: self._run_backward(original, watched, kept, cotangents)
+        return functools.partial(self._run_backward, watched, kept)
 
-    def _run_backward(self, original: Any, watched: Watched, kept: Kept, cotangents: Any) -> Any:
+    def _run_backward(self, watched: Watched, kept: Kept, original: Any, *cotangents: Any) -> Any:
+        __tracebackhide__ = True
         self.safely(self._keep_cotangents, watched, kept, cotangents)
         return original(*cotangents)
 
@@ -166,8 +177,10 @@ class Recorder:
             self._alive[key] = weakref.ref(function, gone)
             if target is not None and target.kind is Kind.TRANSFORMED:
                 inner = self._inner[key] = self._at(target)
-                inner.calls += 1
-                inner.transformed += 1
+                own = not is_checking()
+                inner.calls += own
+                inner.transformed += own
+                inner.checked += not own
             self.compiled = self.compiled or (target is not None and target.kind is Kind.COMPILED)
             if target is not None and target.kind is Kind.USER:
                 found = self._at(target)
@@ -209,6 +222,7 @@ class Recorder:
     def drop(self, watched: Watched, kept: Kept) -> None:
         """Do not keep a call after all, unless its backward has run in another one like it."""
         with self._lock:
+            watched.refused += 1
             if kept in watched.kept and kept.call.cotangents is None:
                 watched.kept.remove(kept)
                 watched.waiting -= kept.needs
@@ -239,7 +253,7 @@ class Recorder:
 
     def used(self) -> Iterator[Watched]:
         """Give every Function that was called, in the order in which it was first."""
-        yield from (watched for watched in self.watched.values() if watched.calls)
+        yield from (watched for watched in self.watched.values() if watched.calls or watched.checked)
 
 
 class _Record:
@@ -253,6 +267,7 @@ class _Record:
         self.function = function
 
     def __call__(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # pytest leaves such frames out
         recorder, watched = self.recorder, self.watched
         kept = recorder.look(watched, self.function, args, kwargs)
         try:
