@@ -41,7 +41,7 @@ def finish(
         claim: asked whether this process shall check a subject: another one may have checked it.
     """
     recorder.stop()
-    found, missing = _found(recorder, options, claim)
+    found, missing = ([], []) if options.no_check else _found(recorder, options, claim)
     entries, interrupted = _check(found, options)
     return Outcome((*entries, *missing), tuple(usages(recorder, options)), tuple(_notes(recorder)), interrupted)
 
@@ -82,7 +82,7 @@ def _found(
         if not _wanted(watched, options):
             continue
         if not watched.kept and watched.calls and claim(_full_name(watched)):
-            name = _name(watched.target.qualname)
+            name = watched.target.name
             reason = f"{name}: no call of it could be kept: {_why_not_kept(watched)}."
             missing.append(NotChecked(name, None, None, reason))
         for subject, kept in _by_subject(watched):
@@ -123,14 +123,14 @@ def _as_subject(watched: Watched, target: Any) -> Subject | None:
         subject = as_subject(target)
     except SubjectTypeError:
         return None
-    name = subject.name if subject.kind == "custom op" else _name(watched.target.qualname)
+    name = subject.name if subject.kind == "custom op" else watched.target.name
     return replace(subject, name=name, file=shown_file(subject.file))
 
 
 def _subject_of(watched: Watched) -> Subject | None:
     if watched.kept:
         return _as_subject(watched, watched.kept[0].subject)
-    name, key = _name(watched.target.qualname), watched.target.key
+    name, key = watched.target.name, watched.target.key
     alike = (each for each in torch_compat.all_functions() if (each.__module__, each.__qualname__) == key)
     found = next(alike, None)
     return Subject(name, "Function", None, None) if found is None else as_subject(found, name)

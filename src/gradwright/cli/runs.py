@@ -32,8 +32,6 @@ class Process:
     """What came of it; None when it ended before that was known."""
     failure: str | None
     """What went wrong in gradwright itself, with its traceback."""
-    calls: Path | None
-    """The store with the calls that it kept, if there are any."""
 
 
 class Run:
@@ -56,13 +54,11 @@ class Run:
             pid = int(file.stem.rpartition("-")[2])
             told = json.loads(file.read_text(encoding="utf-8"))
             failure = self.path / f"failure-{pid}.txt"
-            calls = self.calls(pid)
             yield Process(
                 pid,
                 str(told["command"]),
                 self._outcome(pid),
                 failure.read_text(encoding="utf-8") if failure.is_file() else None,
-                calls if calls.is_dir() else None,
             )
 
     def foreign(self) -> Iterator[str]:
@@ -89,9 +85,9 @@ class Run:
             command = " ".join(getattr(sys, "orig_argv", sys.argv)[:6])
         self._write(f"began-{os.getpid()}.json", json.dumps({"command": command, "time": time.time()}).encode())
 
-    def calls(self, pid: int) -> Path:
-        """Return where a process keeps its calls."""
-        return self.path / f"calls-{pid}"
+    def calls(self, options: argparse.Namespace) -> Path:
+        """Return the store to which the processes write the calls that they keep."""
+        return self.path / "calls" if options.store is None else Path(options.store)
 
     def claim(self, name: str) -> bool:
         """Tell whether this process shall check a subject; true for the first one that asks."""

@@ -15,12 +15,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from gradwright.checking.report import Entry, Usage
-from gradwright.cli.outcomes import merge
+from gradwright.checking.report import Entry
+from gradwright.cli.outcomes import Outcome, merge
 from gradwright.cli.runs import VARIABLE, Process, Run
 from gradwright.cli.statuses import EXIT_BROKEN, EXIT_FINDINGS, EXIT_OK
 from gradwright.errors import OptionError, did_you_mean, missing_torch
@@ -44,8 +44,9 @@ def run_watch(options: argparse.Namespace) -> int:
         run.prepare(_for_processes(options))
         status = _run(command, _environment(folder, options))
         seen = _gather(run)
+        kept = tuple(_kept(run, options))
     settled = finish(seen.entries)
-    written = _report(seen, settled.entries, settled.notes, options)
+    written = _report(seen, settled.entries, (*kept, *settled.notes), options)
     if not (written and settled.written) and status == EXIT_OK:
         status = EXIT_BROKEN
     elif status == EXIT_OK and _fails(settled.entries, options):
@@ -145,53 +146,50 @@ def _leave(status: int) -> int:
 # ---------------------------------------------------------------------- what was seen
 
 
-@dataclass
-class _Seen:
-    entries: list[Entry] = field(default_factory=list)
-    usages: list[Usage] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-def _gather(run: Run) -> _Seen:
+def _gather(run: Run) -> Outcome:
     """Put together what the processes of the program left."""
-    seen = _Seen()
     processes = list(run.processes())
-    merged = merge(process.outcome for process in processes if process.outcome is not None)
+    outcome = merge(process.outcome for process in processes if process.outcome is not None)
+    notes = list(outcome.notes)
     for process in processes:
         if process.failure is not None:
-            seen.notes.append(
+            notes.append(
                 f"gradwright itself failed in process {process.pid}; please report this fault of gradwright's:\n"
                 f"{process.failure.rstrip()}"
             )
         elif process.outcome is None:
-            seen.notes.append(_lost(process))
-        elif process.outcome.interrupted:
-            seen.notes.append(f"interrupted: not everything that process {process.pid} used was checked")
-    seen.entries, seen.usages = list(merged.entries), list(merged.usages)
-    seen.notes += merged.notes
+            notes.append(_lost(process))
+    if outcome.interrupted:
+        notes.append("interrupted: not everything that the program used was checked")
     for words in run.foreign():
-        seen.notes.append(
+        notes.append(
             f"a process could not be watched, because gradwright cannot be imported there ({words}); expected it to be "
             "installed beside torch; install it in that environment."
         )
     if not processes:
-        seen.notes.append("no process of the program imported torch, so there was nothing to watch.")
-    elif not (seen.entries or any(usage.calls for usage in seen.usages)):
-        seen.notes.append("the program called no custom gradient.")
-    return seen
+        notes.append("no process of the program imported torch, so there was nothing to watch.")
+    elif not (outcome.entries or any(usage.calls for usage in outcome.usages)):
+        notes.append("no call of a custom gradient was seen.")
+    return replace(outcome, notes=tuple(notes))
 
 
 def _lost(process: Process) -> str:
-    """Say what is kept of a process that ended before it was checked."""
-    if process.calls is None:
-        return f"process {process.pid} ({process.command}) ended without a trace before it called any custom gradient."
-    return (
-        f"process {process.pid} ({process.command}) was ended before what it used could be checked; the calls that it "
-        "made until then are kept"
-    )
+    """Say that a process ended before it was checked."""
+    return f"process {process.pid} ({process.command}) ended, or was ended, before what it used could be checked"
 
 
-def _report(seen: _Seen, entries: Sequence[Entry], notes: Sequence[str], options: argparse.Namespace) -> bool:
+def _kept(run: Run, options: argparse.Namespace) -> Iterator[str]:
+    """Keep the calls of processes that ended before they were checked, and say where they are."""
+    store = run.calls(options)
+    if not store.is_dir() or all(process.outcome is not None for process in run.processes()):
+        return
+    if options.store is None:
+        kept = Path(tempfile.mkdtemp(prefix="gradwright-calls-"))
+        store = Path(shutil.copytree(store, kept, dirs_exist_ok=True))
+    yield f"the calls that were recorded until then are kept; check them by `gradwright check FILE --store {store}`"
+
+
+def _report(seen: Outcome, entries: Sequence[Entry], notes: Sequence[str], options: argparse.Namespace) -> bool:
     """Show the verdicts and write the files that are asked for; false when one could not be written."""
     from rich.console import Console
 
@@ -204,7 +202,7 @@ def _report(seen: _Seen, entries: Sequence[Entry], notes: Sequence[str], options
     print("\ngradwright watch", "-" * 60, file=sys.stderr)
     if entries or seen.usages:
         terminal.render(entries, console, verbose=options.verbose, usage=seen.usages)
-    for note in [*seen.notes, *notes]:
+    for note in (*seen.notes, *notes):
         print(note, file=sys.stderr)
     return write_reports(entries, seen.usages, options, "watch")
 
@@ -212,4 +210,4 @@ def _report(seen: _Seen, entries: Sequence[Entry], notes: Sequence[str], options
 def _fails(entries: Sequence[Entry], options: argparse.Namespace) -> bool:
     from gradwright.cli.outputs import fails, unchecked
 
-    return (options.fail_on != "none" and fails(entries, options)) or unchecked(entries, options)
+    return fails(entries, options) or unchecked(entries, options)

@@ -19,7 +19,9 @@ from typing import Any
 from gradwright import torch_compat
 from gradwright.cli.runs import Run
 from gradwright.watching.capture import Budget
-from gradwright.watching.recorder import Recorder
+from gradwright.watching.recorder import Kept, Recorder, Watched
+from gradwright.watching.store import drop_call, write_call, write_usage
+from gradwright.watching.targets import function_key
 
 
 def begin(folder: str) -> None:
@@ -40,7 +42,7 @@ class _Watching:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.options = run.options()
-        self.recorder = Recorder(budget(self.options))
+        self.recorder = Recorder(budget(self.options), self._keep, self._drop)
         self.pid = os.getpid()
         self.over = False
         self.script = getattr(sys.modules.get("__main__"), "__file__", None)
@@ -66,7 +68,22 @@ class _Watching:
             from gradwright.cli.finish import finish  # here: a program that is over can wait for its import
 
             with _script_known(self.script):
+                self._count()
                 self.run.leave(finish(self.recorder, self.options, self.run.claim))
+
+    def _keep(self, watched: Watched, kept: Kept) -> None:
+        """Write a call down as soon as it is kept: the process may be killed."""
+        write_call(self.run.calls(self.options), function_key(watched.target, kept.subject), kept.call)
+
+    def _drop(self, watched: Watched, kept: Kept) -> None:
+        drop_call(self.run.calls(self.options), function_key(watched.target, kept.subject), kept.call)
+
+    def _count(self) -> None:
+        """Write down how often everything was used."""
+        for watched in self.recorder.used():
+            if watched.kept:
+                key = function_key(watched.target, watched.kept[0].subject)
+                write_usage(self.run.calls(self.options), key, watched.calls, watched.backwards)
 
     def _forked(self) -> None:
         """Count anew in a child process; what the parent recorded is the parent's."""

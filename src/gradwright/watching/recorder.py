@@ -72,11 +72,16 @@ class Recorder:
     """Watches the Functions of this process from :meth:`start` to :meth:`stop`."""
 
     def __init__(
-        self, budget: Budget | None = None, keep: Callable[[Watched, Kept | None], None] | None = None
+        self,
+        budget: Budget | None = None,
+        keep: Callable[[Watched, Kept], None] = lambda watched, kept: None,
+        drop: Callable[[Watched, Kept], None] = lambda watched, kept: None,
     ) -> None:
         self.budget = budget if budget is not None else Budget()
         self.keep = keep
-        """Told each call that is kept, and again when its backward has run; None when one is not kept after all."""
+        """Told each call that is kept, before it runs, and again before its backward does."""
+        self.forgo = drop
+        """Told each call that is not kept after all."""
         self.watched: dict[Any, Watched] = {}
         """By what is checked in the end: a place in the source."""
         self.complete = True
@@ -158,8 +163,7 @@ class Recorder:
                 kept.call = replace(kept.call, cotangents=capture(tuple(given), self.budget))
                 watched.waiting -= 1
                 watched.full = watched.full or (len(watched.kept) >= MAX_CALLS and not watched.waiting)
-                if self.keep is not None:
-                    self.keep(watched, kept)
+                self.keep(watched, kept)
 
     # ------------------------------------------------------------------ keeping calls
 
@@ -215,8 +219,7 @@ class Recorder:
             watched.seen[exact] = kept
             watched.kept.append(kept)
             watched.waiting += needs
-            if self.keep is not None:
-                self.keep(watched, kept)
+            self.keep(watched, kept)
             return kept
 
     def drop(self, watched: Watched, kept: Kept) -> None:
@@ -228,8 +231,7 @@ class Recorder:
                 watched.waiting -= kept.needs
                 watched.full = False
                 self.budget.give_back((kept.call.args, kept.call.kwargs))
-                if self.keep is not None:
-                    self.keep(watched, None)
+                self.forgo(watched, kept)
 
     def returned(self, function: type, kept: Kept, outputs: Any) -> None:
         """Tie a kept call to its node in the graph, so that its backward is known when it comes."""

@@ -94,10 +94,8 @@ def write_call(root: Path, function: FunctionKey, call: Call) -> None:
         StoreError: it cannot be written.
     """
     encoder = Encoder()
-    given = {"args": encoder.encode(call.args), "kwargs": encoder.encode(call.kwargs)}
-    signature = json.dumps([*_identity(function), given], sort_keys=True)
+    name, given = _named(function, call, encoder)
     rest = {"cotangents": encoder.encode(call.cotangents), "random_state": encoder.encode(call.random_state)}
-    name = f"{_stem(function)}-{_digest(signature)}"
     tensors = f"{name}-{uuid.uuid4().hex[:12]}.pt"
     document = {"format": FORMAT, "function": vars(function), **given, **rest, "note": call.note, "tensors": tensors}
     with _writing(root):
@@ -108,6 +106,20 @@ def write_call(root: Path, function: FunctionKey, call: Call) -> None:
         put_json(before, document)
         if old is not None:
             old.unlink(missing_ok=True)
+
+
+def drop_call(root: Path, function: FunctionKey, call: Call) -> None:
+    """Take a call out of a store that it was written into."""
+    name, _ = _named(function, call, Encoder())
+    for file in root.glob(f"{name}*"):
+        file.unlink(missing_ok=True)
+
+
+def _named(function: FunctionKey, call: Call, encoder: Encoder) -> tuple[str, dict[str, Any]]:
+    """Return the stem of a call's files, and what was given as it is written."""
+    given = {"args": encoder.encode(call.args), "kwargs": encoder.encode(call.kwargs)}
+    signature = json.dumps([*_identity(function), given], sort_keys=True)
+    return f"{_stem(function)}-{_digest(signature)}", given
 
 
 def write_usage(root: Path, function: FunctionKey, calls: int, backwards: int) -> None:

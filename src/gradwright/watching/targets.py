@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from gradwright import torch_compat
+from gradwright.checking.subject import as_subject
 from gradwright.typing import has_custom_gradient
+from gradwright.watching.calls import FunctionKey
 
 
 class Kind(Enum):
@@ -44,6 +47,11 @@ class Target:
         """Tell it from others: several classes may come from one place in the source."""
         return self.module, self.qualname
 
+    @property
+    def name(self) -> str:
+        """How it is called in reports."""
+        return self.qualname.rpartition("<locals>.")[2]
+
     def arguments(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
         """Return what the user called, and with what, when a class was applied to some arguments."""
         if self.operator is not None:
@@ -75,6 +83,14 @@ def target_of(function: type) -> Target | None:
     if _is_of("gradwright", function.__module__):
         return None
     return Target(Kind.USER, function.__module__, function.__qualname__)
+
+
+def function_key(target: Target, subject: Any) -> FunctionKey:
+    """Return by what a store knows something that was called."""
+    known = as_subject(subject)
+    name = known.name if known.kind == "custom op" else target.name
+    file = known.file if known.file is None or known.file.startswith("<") else str(Path(known.file).resolve())
+    return FunctionKey(target.module, target.qualname, name, file, known.line)
 
 
 def _operator(overload: Any) -> Target | None:

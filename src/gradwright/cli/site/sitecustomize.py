@@ -11,43 +11,7 @@ import importlib.util
 import os
 import sys
 
-TYPE_CHECKING = False  # importing `typing` would cost every start of Python
-if TYPE_CHECKING:
-    from typing import Any
-
 FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs a start-up 10 ms
-
-
-class _AfterTorch:
-    """A finder of modules that waits for torch, and begins to watch when that has been imported."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch" or path is not None:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
-        return spec
-
-
-class _Loader:
-    """Loads a module as its own loader does, and then begins to watch."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: Any) -> Any:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: Any) -> None:
-        # Whoever asks later finds the loader that Python chose.
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        _begin()
 
 
 def _begin() -> None:
@@ -73,6 +37,16 @@ def _run_the_other() -> None:
         spec.loader.exec_module(module)
 
 
+def _wait_for_torch() -> None:
+    """Begin once torch is imported. The file is loaded by its place, since importing gradwright would not be free."""
+    place = os.path.join(os.path.dirname(FOLDER), "after_torch.py")  # noqa: PTH118, PTH120
+    spec = importlib.util.spec_from_file_location("gradwright_after_torch", place)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.AfterTorch(_begin).wait()
+
+
 if os.environ.get("GRADWRIGHT_WATCH"):
-    sys.meta_path.insert(0, _AfterTorch())
+    _wait_for_torch()
 _run_the_other()
