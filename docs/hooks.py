@@ -93,7 +93,7 @@ def links(text: str) -> str:
 def run(command: str) -> str:
     """Run a gradwright command in the root of the repository and return it with its output as a block of text."""
     arguments = [sys.executable, "-m", *shlex.split(command)]
-    environment = {**os.environ, "COLUMNS": "92", "NO_COLOR": "1"}
+    environment = {**os.environ, "COLUMNS": "92", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
     result = subprocess.run(
         arguments, cwd=DOCS.parent, env=environment, capture_output=True, text=True, encoding="utf-8", check=False
     )

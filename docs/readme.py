@@ -50,7 +50,7 @@ def run(command: str, folder: Path) -> str:
     result = subprocess.run(
         [sys.executable, *MODULES[program], *arguments],
         cwd=folder,
-        env={**environment, "COLUMNS": "100", "NO_COLOR": "1"},
+        env={**environment, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"},
         capture_output=True,
         text=True,
         encoding="utf-8",

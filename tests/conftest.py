@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,3 +25,30 @@ def _seeded() -> None:
 def generator() -> torch.Generator:
     """A generator of its own for a test that draws inputs."""
     return torch.Generator().manual_seed(7)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working directory; whatever is imported from it is forgotten afterwards."""
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command, the user's code in this process too: quick, and what is patched is patched.
+
+    Gives exit status, standard output and standard error.
+    """
+    from gradwright.cli import main
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        given = [str(argument) for argument in arguments]
+        status = main([*given, "--no-isolation"] if given[:1] == ["check"] and len(given) > 1 else given)
+        return status, *capsys.readouterr()
+
+    return command

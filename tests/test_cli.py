@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -15,15 +17,15 @@ import gradwright.cli
 import gradwright.cli.progress
 import gradwright.cli.tally
 import gradwright.cli.work
-import gradwright.reporting.html
-import gradwright.reporting.machine
 import gradwright.reporting.terminal
 from gradwright.checking.contracts import all_contracts
 from gradwright.checking.report import NotChecked, Report
 from gradwright.cli import main
 from gradwright.cli.options import contract_ids
+from gradwright.cli.outputs import FILES
 
 SRC = Path(gradwright.__file__).parents[1]
+pytestmark = pytest.mark.usefixtures("folder")
 
 GOOD = """
 import torch
@@ -66,35 +68,6 @@ class Never(torch.autograd.Function):
 
 SAMPLE = "\ngradwright_samples = {'Good': torch.ones(3, dtype=torch.float64)}\n"
 QUICK = ("--only", "gradient-count")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """An empty working directory; whatever is imported from it is forgotten afterwards."""
-    before = set(sys.modules)
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command, the user's code in this process too; gives exit status, standard output and standard error."""
-
-    def command(*arguments):
-        status = main(in_this_process(arguments))
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return command
-
-
-def in_this_process(arguments):
-    """Let ``check`` run the code here: quick, and what is patched is patched."""
-    given = [str(a) for a in arguments]
-    return [*given, "--no-isolation"] if given[:1] == ["check"] and len(given) > 1 else given
 
 
 def write(name, *sources):
@@ -323,6 +296,12 @@ def test_the_seed_decides_guessed_inputs(run, monkeypatch):
         (["--json", "."], "is a directory"),
         (["--html", "ops.py/page.html"], "cannot be written"),
         (["--json", "no/such/out.json"], "--json: no/such/out.json cannot be written: there is no directory no/such"),
+        (["--junit", "no/out.xml"], "--junit: no/out.xml cannot be written: there is no directory no"),
+        (["--sarif", "no/out.sarif"], "--sarif: no/out.sarif cannot be written: there is no directory no"),
+        (["--update-baseline"], "--update-baseline: there is no --baseline; expected the file to write; give one."),
+        (["--baseline", "no/b.json", "--update-baseline"], "--baseline: no/b.json cannot be written"),
+        (["--baseline", "missing.json"], "--baseline: missing.json is not there; `--update-baseline` writes it."),
+        (["--fail-on", "skipped"], "--fail-on"),
         (["--html", "no/page.html"], "--html: no/page.html cannot be written: there is no directory no; make it first"),
         (["--require", "vmap", "--skip", "export,vmap"], "--require: vmap is left out by --skip"),
         (["--nothing"], "--nothing"),
@@ -386,19 +365,16 @@ def test_json_is_written_when_there_is_nothing(run):
     assert json.loads(Path("out.json").read_text())["subjects"] == []
 
 
-@pytest.mark.parametrize("option", ["--json", "--html"])
-def test_a_file_that_cannot_be_written_is_told(run, monkeypatch, option):
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("option", ["--json", "--html", "--junit", "--sarif", "--markdown"])
+def test_a_file_that_cannot_be_written_is_told_and_the_others_are_written(run, option):
     write("ops.py", GOOD, SAMPLE)
-
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied", "out")
-
-    monkeypatch.setattr(gradwright.reporting.machine, "to_json", refuse)
-    monkeypatch.setattr(gradwright.reporting.html, "write_html", refuse)
-    status, out, err = run("check", "ops.py", *QUICK, option, "out")
+    others = [part for name in FILES if f"--{name}" != option for part in (f"--{name}", f"out.{name}")]
+    status, out, err = run("check", "ops.py", *QUICK, option, "/dev/full", *others)
     assert status == 2
-    assert err.startswith(f"{option}: out cannot be written: PermissionError")
+    assert err.startswith(f"{option}: /dev/full cannot be written: OSError: [Errno 28]")
     assert "Good passed" in out
+    assert {path.name for path in Path().glob("out.*")} == set(others[1::2])
 
 
 # ---------------------------------------------------------------- what else is printed
@@ -529,8 +505,9 @@ class Terminal:
         return getattr(self.stream, name)
 
 
-def test_a_bar_on_a_terminal_names_subject_and_contract(capsys, monkeypatch):
+def test_a_bar_on_a_terminal_names_subject_and_contract(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("CI", raising=False)
     write("ops.py", GOOD, SAMPLE)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", Terminal(sys.stdout))
@@ -544,15 +521,55 @@ def test_a_bar_on_a_terminal_names_subject_and_contract(capsys, monkeypatch):
                 yield lambda done, text: (seen.append((done, text)), show(done, text))
 
         patch.setattr(gradwright.cli.tally, "progress", recorded)
-        assert main(in_this_process(["check", "ops.py", *QUICK])) == 0
-    _, err = capsys.readouterr()
+        assert main(["check", "ops.py", *QUICK, "--no-isolation"]) == 0
     assert seen == [(0, "Good: running forward"), (0, "Good: gradient-count")]
-    assert "0/1" in err
+
+
+def test_a_bar_appears_by_itself_after_a_while_and_goes_away(capsys, monkeypatch):
+    monkeypatch.setattr(gradwright.cli.progress, "bar_is_shown", lambda: True)
+    monkeypatch.setattr(gradwright.cli.progress, "SECONDS_BEFORE", 0.2)
+    monkeypatch.setattr(sys, "stderr", Terminal(sys.stderr))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    err = ""
+
+    def wait_for(words):
+        nonlocal err
+        end = time.monotonic() + 30
+        while words not in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", err) and time.monotonic() < end:
+            time.sleep(0.05)
+            err += capsys.readouterr().err
+        assert words in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", err)
+
+    with gradwright.cli.progress.progress(3) as show:
+        show(1, "Slow: second-order")
+        assert capsys.readouterr().err == ""
+        wait_for("1/3 Slow: second-order")
+        show(2, "Next: vmap")
+        wait_for("2/3 Next: vmap")
+    err += capsys.readouterr().err
+    assert err.endswith("\x1b[2K")  # the line is empty again
+    with gradwright.cli.progress.progress(3) as show:
+        show(1, "Quick: vmap")
+    time.sleep(0.4)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "shown"), [({}, True), ({"CI": "true"}, False), ({"TERM": "dumb"}, False), ({"CI": ""}, True)]
+)
+def test_no_bar_where_nobody_looks(monkeypatch, environment, shown):
+    monkeypatch.setattr(sys, "stdout", Terminal(sys.stdout))
+    monkeypatch.setattr(sys, "stderr", Terminal(sys.stderr))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("CI", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert gradwright.cli.progress.bar_is_shown() is shown
 
 
 def test_no_bar_when_piped(capsys):
     write("ops.py", GOOD, SAMPLE)
-    assert main(in_this_process(["check", "ops.py", *QUICK])) == 0
+    assert main(["check", "ops.py", *QUICK, "--no-isolation"]) == 0
     out, err = capsys.readouterr()
     assert "0/1" not in out + err
     assert "\x1b" not in out + err
@@ -582,7 +599,9 @@ def test_explain_prints_the_documentation(run):
 def test_explain_of_an_intent(run):
     status, out, _ = run("explain", "surrogate")
     assert status == 0
-    assert out.startswith("surrogate\nAn intent, declared with `# gradwright: surrogate` above a rule: the rule is another")
+    assert out.startswith(
+        "surrogate\nAn intent, declared with `# gradwright: surrogate` above a rule: the rule is another"
+    )
     assert "\nWhat a rule means to be\n  exact " in run("explain")[1]
     assert "Did you mean 'reversed'?" in run("explain", "revers")[2]
 

@@ -8,6 +8,7 @@ import pytest
 
 import gradwright
 from gradwright.checking.report import Support, Usage, Where
+from gradwright.reporting.fingerprints import fingerprint
 from gradwright.reporting.machine import document, to_json
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text(encoding="utf-8"))
@@ -26,7 +27,8 @@ def test_the_schema_is_a_schema():
 
 
 def test_the_document_of_a_failing_subject(make):
-    data = document([make.broken(sensitivity=3e-10)], command="check")
+    report = make.broken(sensitivity=3e-10, seconds=0.5)
+    data = document([report], command="check")
     validate(data)
     assert {key: data[key] for key in ("schema", "gradwright", "torch", "command")} == {
         "schema": 1,
@@ -43,6 +45,7 @@ def test_the_document_of_a_failing_subject(make):
         "line": 12,
         "ok": False,
         "verdict": "fail",
+        "status": "failed",
         "ended": [],
         "seconds": 0.123,
         "seed": 7,
@@ -66,6 +69,10 @@ def test_the_document_of_a_failing_subject(make):
         "error_bar": 3e-11,
         "sensitivity": 3e-10,
         "repro": make.script,
+        "source": None,
+        "seconds": 0.5,
+        "fingerprint": fingerprint(report, report.results[1], report.findings[0]),
+        "known": False,
     }
 
 
@@ -159,3 +166,15 @@ def test_the_usage_of_a_program_that_was_watched(make):
         {"name": "Idle", "file": None, "line": None, "calls": 0, "backwards": 0, "note": "made at run time"},
     ]
     assert document([make.report()], command="check")["usage"] == []
+
+
+def test_a_known_finding_is_a_row_that_does_not_count(make):
+    result = make.result("second-order", "skipped", known=(make.finding(),), message="it is known")
+    data = document([make.report("Exp", make.result(), result)], command="check")
+    validate(data)
+    (subject,) = data["subjects"]
+    assert (subject["ok"], subject["status"]) == (True, "passed")
+    assert [(row["id"], row["verdict"], row["known"]) for row in subject["contracts"]] == [
+        ("matches-differences", "pass", False),
+        ("second-order", "fail", True),
+    ]

@@ -9,12 +9,15 @@ from rich.console import Console
 
 from gradwright.checking.report import SampleNote, Support, Usage
 from gradwright.reporting import terminal
+from gradwright.reporting.paragraphs import no_command
+from gradwright.reporting.summary import HEADINGS
 from gradwright.reporting.terminal import plain_text
 
 
-def rendered(entries, *, width=100, encoding="utf-8", verbose=False, usage=(), **options) -> str:
+def rendered(entries, *, width=100, encoding="utf-8", verbose=False, usage=(), again=no_command, **options) -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    terminal.render(entries, Console(file=stream, width=width, **options), verbose=verbose, usage=usage)
+    console = Console(file=stream, width=width, **options)
+    terminal.render(entries, console, verbose=verbose, usage=usage, encoding=encoding, again=again)
     stream.seek(0)
     return stream.read()
 
@@ -323,3 +326,39 @@ def test_the_footer_counts_those_that_refuse_something(make):
     refuses = make.report("Refuses", make.result("vmap", "unsupported", message="no rule"))
     assert "\n3 checked, 1 with something unsupported\n" in plain_text([refuses, make.report(), make.broken()])
     assert " checked, " not in plain_text([make.report(), make.broken()])
+
+
+def test_known_findings_are_one_line_and_shown_when_everything_is(make):
+    result = make.result("second-order", "skipped", known=(make.finding(message="old"),), message="it is known")
+    report = make.report("Exp", make.result(), result)
+    text = plain_text([report, make.report("Log")])
+    assert "\n1 known finding is not counted, as the baseline lists it\n" in text
+    assert "it is known" not in text
+    assert "old" not in text
+    assert "2 subjects: 2 passed" in text
+    verbose = " ".join(plain_text([report], verbose=True).split())
+    assert "✗ Exp: second-order, output 0[3, 1] with respect to x[3, 1]: old" in verbose
+    twice = plain_text([report, make.report("Log", result)])
+    assert "2 known findings are not counted, as the baseline lists them" in twice
+
+
+def test_eighty_columns_are_enough_for_names_marks_samples_and_times(make):
+    samples = (SampleNote("synthesised", "x"),) * 2
+    asked = [question for question, n in zip(HEADINGS, (7, 9, 8, 3, 5)) for _ in range(n)]
+    results = [make.result(f"contract-{i}", question=question) for i, question in enumerate(asked)]
+    text = rendered([make.report("Exp", *results, samples=samples), make.report("Log", *results)], width=80)
+    head = row(text, "subject").split()
+    assert (head[0], head[-2:]) == ("subject", ["samples", "time"])
+    assert row(text, "Exp").split()[-3:] == ["synthesised", "0.12", "s"]
+    assert "synthesised x2" in row(rendered([make.report("Exp", *results, samples=samples), make.broken()]), "Exp")
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+
+
+def test_the_command_that_checks_again_stands_below_the_first_finding_of_a_contract(make):
+    long = "gradwright check " + "x" * 120
+    findings = (make.finding(message="one", repro=None), make.finding(message="two", repro=None))
+    report = make.report("Exp", make.result(verdict="fail", findings=findings))
+    text = rendered([report], again=lambda report, contract: f"{long} {report.name} {contract}")
+    assert text.count("Check again") == 1
+    assert f"\n  Check again: {long} Exp matches-differences\n" in text
+    assert text.index("one") < text.index("Check again") < text.index("two")

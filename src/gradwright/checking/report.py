@@ -157,6 +157,8 @@ class ContractResult:
     """What the rule seems to mean to be, if that is why the verdict is not ``fail``."""
     pictures: tuple[Picture, ...] = field(default=(), compare=False)
     """Beside the evidence, for the HTML report."""
+    known: tuple[Finding, ...] = ()
+    """Findings that the user's baseline lists: they are told, and do not count for the verdict."""
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,21 @@ import argparse
 import contextlib
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
+from gradwright.cli.outputs import Settled, fails, settle, unchecked, write_reports
 from gradwright.cli.statuses import EXIT_BROKEN, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK
 from gradwright.cli.tally import Tally
-from gradwright.errors import describe_exception, missing_torch
+from gradwright.errors import missing_torch
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from gradwright.checking.report import Report
 
 WIDTH_WHEN_PIPED = 100
 
@@ -26,21 +30,19 @@ def run_check(options: argparse.Namespace) -> int:
     if importlib.util.find_spec("torch") is None:
         raise missing_torch()
     path = list(sys.path)
-    output = sys.stdout
+    finish = settle(options)
     try:
         # With JSON on standard output, whatever else is printed (also by the user's code) goes elsewhere.
         with contextlib.redirect_stdout(sys.stderr) if options.json == "-" else contextlib.nullcontext():
             tally = _work(options)
-            _show(tally, options)
+            # What was not examined must not be taken for what is not there.
+            settled = Settled(tally.entries) if tally.interrupted else finish(tally.entries)
+            _show(tally, settled, options)
         if not tally.interrupted:
-            written = _write_files(tally, options)
-            if options.json == "-":
-                from gradwright.reporting import machine
-
-                print(machine.to_json(tally.entries, command="check"), file=output)
-            if not written:
+            written = write_reports(settled.entries, (), options, "check")
+            if not (written and settled.written):
                 return EXIT_BROKEN
-        return _status(tally)
+        return _status(tally, settled, options)
     finally:
         sys.path[:] = path
 
@@ -62,13 +64,13 @@ def _work(options: argparse.Namespace) -> Tally:
     return tally
 
 
-def _show(tally: Tally, options: argparse.Namespace) -> None:
+def _show(tally: Tally, settled: Settled, options: argparse.Namespace) -> None:
     from gradwright.reporting import terminal  # here, so that the work begins while rich is imported
 
-    if tally.entries:
-        terminal.render(tally.entries, _console(), verbose=options.verbose)
+    if settled.entries:
+        terminal.render(settled.entries, _console(), verbose=options.verbose, again=partial(_again, options))
     sys.stdout.flush()
-    for line in _messages(tally, options):
+    for line in (*_messages(tally, options), *settled.notes):
         print(line, file=sys.stderr)
 
 
@@ -94,6 +96,22 @@ def _messages(tally: Tally, options: argparse.Namespace) -> Iterator[str]:
         )
 
 
+def _again(options: argparse.Namespace, report: Report, contract: str) -> str | None:
+    """Return the command that examines one contract of a subject again, on the same inputs."""
+    if report.file is None:
+        return None
+    words = ["gradwright", "check", f"{report.file}::{report.name}", "--only", contract, "--seed", str(report.seed)]
+    if report.level != "standard":
+        words += ["--level", report.level]
+    if options.samples is not None:
+        words += ["--samples", options.samples]
+    if options.store is not None:
+        words += ["--store", options.store]
+    if options.no_store:
+        words.append("--no-store")
+    return shlex.join(words)
+
+
 def _console() -> Console:
     from rich.console import Console
 
@@ -102,32 +120,12 @@ def _console() -> Console:
     return Console(highlight=False, width=WIDTH_WHEN_PIPED if piped else None)
 
 
-def _write_files(tally: Tally, options: argparse.Namespace) -> bool:
-    """Write the files that are asked for; false when one could not be written."""
-    from gradwright.reporting import html, machine
-
-    written = True
-    for option, path in (("--json", options.json), ("--html", options.html)):
-        if path is None or path == "-":
-            continue
-        try:
-            if option == "--json":
-                machine.to_json(tally.entries, command="check", path=Path(path))
-            else:
-                html.write_html(tally.entries, Path(path))
-        except OSError as error:
-            message = f"{option}: {path} cannot be written: {describe_exception(error)}; give another file."
-            print(message, file=sys.stderr)
-            written = False
-    return written
-
-
-def _status(tally: Tally) -> int:
+def _status(tally: Tally, settled: Settled, options: argparse.Namespace) -> int:
     if tally.interrupted:
         return EXIT_INTERRUPTED
-    if tally.broken:
+    if tally.broken or unchecked(settled.entries, options):
         return EXIT_BROKEN
-    if tally.failed:
+    if fails(settled.entries, options):
         return EXIT_FINDINGS
     if tally.ended:
         return EXIT_BROKEN

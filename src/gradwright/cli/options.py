@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import pkgutil
 from pathlib import Path
 
 import gradwright
+from gradwright.cli.outputs import add_report_options, refuse_bad_report_options, refuse_unwritable
 from gradwright.errors import required_and_skipped, unknown_name
 from gradwright.typing import LEVELS
 
@@ -25,9 +25,7 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-isolation", action="store_true", help="run the code in this process, for debuggers and coverage"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the verdicts as JSON (- is standard output)")
-    parser.add_argument("--html", metavar="FILE", help="write the verdicts as one self-contained HTML page")
-    parser.add_argument("--verbose", action="store_true", help="show everything: passing rows, samples, tracebacks")
+    add_report_options(parser)
 
 
 def add_examining_options(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +49,7 @@ def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.
     _refuse_memory_without_isolation(parser, options)
     if options.store is not None and options.no_store:
         parser.error("--store: has no effect with --no-store; expected one of them; leave one out.")
-    if options.json != "-":
-        _refuse_unwritable(parser, "--json", options.json)
-    _refuse_unwritable(parser, "--html", options.html)
+    refuse_bad_report_options(parser, options)
 
 
 def refuse_bad_examining_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -107,7 +103,7 @@ def refuse_bad_probe_options(parser: argparse.ArgumentParser, options: argparse.
     if options.list and (options.names or options.wrong or options.json is not None):
         parser.error("--list: runs nothing; expected no name and no other option; leave them out.")
     if options.json != "-":
-        _refuse_unwritable(parser, "--json", options.json)
+        refuse_unwritable(parser, "--json", options.json)
 
 
 def contract_ids() -> list[str]:
@@ -127,16 +123,3 @@ def _refuse_bad_numbers(parser: argparse.ArgumentParser, seed: int, positive: di
 def _refuse_memory_without_isolation(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.memory is not None and options.no_isolation:
         parser.error("--memory: has no effect with --no-isolation; expected one of them; leave one out.")
-
-
-def _refuse_unwritable(parser: argparse.ArgumentParser, option: str, name: str | None) -> None:
-    if name is None:
-        return
-    path = Path(name)
-    if path.is_dir():
-        parser.error(f"{option}: {path} is a directory; expected a file to write; give a file name.")
-    folder = path.absolute().parent
-    if not folder.exists():
-        parser.error(f"{option}: {path} cannot be written: there is no directory {path.parent}; make it first.")
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        parser.error(f"{option}: {path} cannot be written: {folder} is not a directory open to you; give another file.")

@@ -40,11 +40,6 @@ class Tally:
         return self._broken or bool(self.problems) or (none_ran and not self.ended)
 
     @property
-    def failed(self) -> bool:
-        """True when a contract failed."""
-        return any(isinstance(entry, Report) and entry.failed for entry in self.entries)
-
-    @property
     def ended(self) -> bool:
         """True when a subject ended the process it was run in."""
         return any(entry.ended for entry in self.entries)

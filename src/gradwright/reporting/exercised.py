@@ -53,3 +53,7 @@ def exercised(usage: Sequence[Usage]) -> Exercised:
         tuple(row for row in usage if row.calls and not row.backwards),
         tuple(row for row in usage if row.calls and row.backwards),
     )
+
+
+NOTHING_USED = exercised(())
+"""Where no program was watched."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradwright
 from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report, Stated, Usage
+from gradwright.reporting.fingerprints import fingerprint
+from gradwright.reporting.frame import frame
+from gradwright.reporting.summary import status
 
 SCHEMA = 1
 """Raised when a field changes its meaning or goes away, not when one is added."""
@@ -39,11 +42,16 @@ def document(entries: Sequence[Entry], command: str, usage: Sequence[Usage] = ()
 
 def to_json(entries: Sequence[Entry], command: str, path: str | Path | None = None, usage: Sequence[Usage] = ()) -> str:
     """Return the document as text, and write it to ``path`` if one is given (its folder is made when missing)."""
-    text = json.dumps(document(entries, command, usage), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = as_text(document(entries, command, usage))
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text, encoding="utf-8")
     return text
+
+
+def as_text(document: Mapping[str, Any]) -> str:
+    """Return a document as text."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def torch_version(entries: Sequence[Entry]) -> str:
@@ -64,6 +72,7 @@ def _subject(report: Report) -> dict[str, Any]:
         "line": report.line,
         "ok": report.ok,
         "verdict": report.verdict,
+        "status": status(report),
         "ended": list(report.ended),
         "seconds": _number(report.seconds),
         "seed": report.seed,
@@ -75,7 +84,7 @@ def _subject(report: Report) -> dict[str, Any]:
         "support": [
             {"transform": row.transform, "verdict": row.verdict, "reason": row.reason or None} for row in report.support
         ],
-        "contracts": [row for result in report.results for row in _rows(result)],
+        "contracts": [row for result in report.results for row in _rows(report, result)],
     }
 
 
@@ -91,6 +100,7 @@ def _not_checked(entry: NotChecked) -> dict[str, Any]:
         "file": entry.file,
         "line": entry.line,
         "ok": False,
+        "status": status(entry),
         "seconds": None,
         "seed": None,
         "contracts": [],
@@ -110,12 +120,15 @@ def _usage(row: Usage) -> dict[str, Any]:
     }
 
 
-def _rows(result: ContractResult) -> list[dict[str, Any]]:
-    findings = result.findings or (Finding(result.verdict, result.message),)
-    return [_row(result, finding) for finding in findings]
+def _rows(report: Report, result: ContractResult) -> list[dict[str, Any]]:
+    findings = result.findings
+    if not findings and not result.known:
+        findings = (Finding(result.verdict, result.message),)
+    rows = [_row(report, result, finding, known=False) for finding in findings]
+    return rows + [_row(report, result, finding, known=True) for finding in result.known]
 
 
-def _row(result: ContractResult, finding: Finding) -> dict[str, Any]:
+def _row(report: Report, result: ContractResult, finding: Finding, *, known: bool) -> dict[str, Any]:
     where = finding.where
     return {
         "id": result.id,
@@ -136,7 +149,18 @@ def _row(result: ContractResult, finding: Finding) -> dict[str, Any]:
         "error_bar": _number(finding.error_bar),
         "sensitivity": _number(result.sensitivity),
         "repro": finding.repro,
+        "source": _source(report, result),
+        "seconds": _number(result.seconds),
+        "fingerprint": fingerprint(report, result, finding),
+        "known": known,
     }
+
+
+def _source(report: Report, result: ContractResult) -> dict[str, Any] | None:
+    if result.verdict == "pass":
+        return None
+    shown = frame(report, result.id)
+    return None if shown is None else {"file": shown.file, "line": shown.marked}
 
 
 def _number(value: float | complex | None) -> float | str | dict[str, Any] | None:

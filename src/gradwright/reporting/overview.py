@@ -7,7 +7,7 @@ For a single subject the legend is the table: its contracts by name, each with i
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.text import Text
 
@@ -74,17 +74,17 @@ def many(rows: Sequence[Entry], hidden: int, pen: Pen) -> None:
     table.add_column("\nsubject", overflow="fold")
     for heading, names in columns.marks:
         table.add_column(f"{heading}\n{''.join(letters.get(name, '*') for name in names)}", no_wrap=True)
-    if columns.samples:
+    if columns.samples is not None:
         table.add_column("\nsamples", no_wrap=True)
     if columns.time:
         table.add_column("\ntime", no_wrap=True, justify="right")
     for label, row in zip(summary.labels(rows), rows):
         results = summary.by_contract(row)
-        name = label if columns.samples or isinstance(row, Report) else f"{label}: not run"
+        name = label if columns.samples is not None or isinstance(row, Report) else f"{label}: not run"
         cells = [pen.text((name, STYLES["fail"] if summary.status(row) == "failed" else ""))]
         for _, names in columns.marks:
             cells.append(pen.text(*(pen.mark(results[name].verdict) if name in results else " " for name in names)))
-        cells += [pen.text(_origin(row))] if columns.samples else []
+        cells += [pen.text(columns.samples(row))] if columns.samples is not None else []
         cells += [pen.text(_time(row))] if columns.time else []
         table.add_row(*cells)
     if hidden:
@@ -111,22 +111,34 @@ class _Columns:
     """Which columns the table has in the width there is: the marks always, the rest as room allows."""
 
     def __init__(self, rows: Sequence[Entry], asked: Sequence[summary.Group], width: int) -> None:
-        names = max(len(label) for label in summary.labels(rows))
+        names = max(len("subject"), *(len(label) for label in summary.labels(rows)))
         least = min(names, NARROWEST_NAME)
-        samples = max(len("samples"), *(len(_origin(row)) for row in rows)) + 2
         time = max(len("time"), *(len(_time(row)) for row in rows)) + 2
         self.marks = [(group.heading, group.contracts) for group in asked]
         used = sum(max(len(heading), len(contracts)) + 2 for heading, contracts in self.marks)
         if used + least > width and asked:
             self.marks = [("contracts", tuple(name for group in asked for name in group.contracts))]
             used = len(self.marks[0][1]) + 2
-        self.samples = used + least + samples <= width
-        used += samples if self.samples else 0
+        self.samples: Callable[[Entry], str] | None = None
+        """Says where the samples of a subject came from."""
+        for origin, beside in ((_origin, time), (_short_origin, time), (_origin, 0), (_short_origin, 0)):
+            samples = max(len("samples"), *(len(origin(row)) for row in rows)) + 2
+            if used + least + samples + beside <= width:
+                self.samples = origin
+                used += samples
+                break
         self.time = used + least + time <= width
 
 
 def _origin(row: Entry) -> str:
     return summary.provenance(row) if isinstance(row, Report) else "could not be run"
+
+
+def _short_origin(row: Entry) -> str:
+    """Say it without the number of samples."""
+    if not isinstance(row, Report):
+        return "not run"
+    return ", ".join(dict.fromkeys(note.provenance for note in row.samples))
 
 
 def _time(row: Entry) -> str:

@@ -88,6 +88,18 @@ class Pen:
         highlighted.rstrip()
         self.console.print(highlighted, soft_wrap=True)
 
+    def command(self, label: str, words: str, indent: int = 2) -> None:
+        """Write a command on one line, however long, so that it can be copied."""
+        self.console.print(self.text(" " * indent, (label, "bold"), words), soft_wrap=True)
+
+    def source(self, lines: Sequence[tuple[int, str]], marked: int, indent: int = 2) -> None:
+        """Write lines of source with their numbers and a mark on one of them; what does not fit is cut off."""
+        width = len(str(max(number for number, _ in lines)))
+        for number, words in lines:
+            line = self.text((f"{'>' if number == marked else ' '} {number:>{width}} | ", "dim"), words)
+            line.truncate(max(self.console.width - indent, width + 8), overflow="ellipsis" if self.unicode else "crop")
+            self.console.print(Padding(line, (0, 0, 0, indent), expand=False), no_wrap=True)
+
     def flow(self, items: Iterable[Text], width: int) -> Text:
         """Set items side by side in lines of at most ``width`` columns, never breaking one in two."""
         lines: list[Text] = []

@@ -7,23 +7,24 @@ finding, then what was refused, left out and used as inputs, and last the counts
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report, Usage
-from gradwright.reporting import overview, summary
-from gradwright.reporting.exercised import Exercised, exercised
-from gradwright.reporting.pen import STYLES, Pen
+from gradwright.checking.report import Entry, NotChecked, Report, Usage
+from gradwright.reporting import overview, paragraphs, summary
+from gradwright.reporting.baseline import known
+from gradwright.reporting.exercised import NOTHING_USED, Exercised, exercised
+from gradwright.reporting.paragraphs import Again
+from gradwright.reporting.pen import Pen
 from gradwright.typing import VERDICTS, Verdict
 
 WIDTH = 100
 MAX_PASSING = 20
 """Rows of passing subjects in the table; the others are counted in one line."""
-MAX_FINDINGS = 3
-"""Findings of one contract of one subject that are written out."""
 MAX_SAMPLES = 5
 SUPPORT_WORDS: dict[Verdict, str] = {
     "pass": "right",
@@ -47,11 +48,19 @@ def plain_text(entries: Sequence[Entry], *, verbose: bool = False) -> str:
         file=stream, width=WIDTH, color_system=None, force_terminal=False, force_jupyter=False, legacy_windows=False
     )
     # The text is likely to be printed: it must not hold a mark that standard output cannot encode.
-    _write(entries, Pen(console, getattr(sys.stdout, "encoding", None)), verbose, exercised(()))
+    _write(entries, Pen(console, getattr(sys.stdout, "encoding", None)), verbose)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip("\n")
 
 
-def render(entries: Sequence[Entry], console: Console, *, verbose: bool = False, usage: Sequence[Usage] = ()) -> None:
+def render(
+    entries: Sequence[Entry],
+    console: Console,
+    *,
+    verbose: bool = False,
+    usage: Sequence[Usage] = (),
+    again: Again = paragraphs.no_command,
+    encoding: str | None = None,
+) -> None:
     """Write the report on a rich console.
 
     Arguments:
@@ -59,11 +68,26 @@ def render(entries: Sequence[Entry], console: Console, *, verbose: bool = False,
         console: where to write.
         verbose: write every passing row, every finding and every sample, and the tracebacks.
         usage: how often a program that was watched used each custom gradient it defines.
+        again: gives the command that examines one contract of a subject again.
+        encoding: of the characters that may be written. Unless it is given, what is not written to a terminal is
+            plain ASCII, whoever will read it; the environment may ask for UTF-8 as it does of Python
+            (``PYTHONIOENCODING``, ``PYTHONUTF8``).
     """
-    _write(entries, Pen(console), verbose, exercised(usage))
+    _write(entries, Pen(console, encoding or _encoding(console)), verbose, exercised(usage), again)
 
 
-def _write(entries: Sequence[Entry], pen: Pen, verbose: bool, used: Exercised) -> None:
+def _encoding(console: Console) -> str:
+    asked = bool(os.environ.get("PYTHONIOENCODING")) or os.environ.get("PYTHONUTF8") == "1"
+    return console.encoding if console.is_terminal or asked else "ascii"
+
+
+def _write(
+    entries: Sequence[Entry],
+    pen: Pen,
+    verbose: bool,
+    used: Exercised = NOTHING_USED,
+    again: Again = paragraphs.no_command,
+) -> None:
     rows = summary.ordered(entries)
     passing = [entry for entry in rows if summary.status(entry) == "passed"]
     hidden = [] if verbose or len(rows) == 1 else passing[MAX_PASSING:]
@@ -76,14 +100,15 @@ def _write(entries: Sequence[Entry], pen: Pen, verbose: bool, used: Exercised) -
         overview.many(rows, len(hidden), pen)
     _unused(used, pen, verbose, first=not rows)
     for label, report in reports:
-        _findings(label, report, pen, verbose)
+        paragraphs.findings(label, report, pen, verbose=verbose, again=again)
     for label, row in zip(summary.labels(rows), rows):
         if isinstance(row, NotChecked):
-            _not_run(label, row, pen, verbose)
+            paragraphs.not_run(label, row, pen, verbose=verbose)
     if alone:
         _support(reports[0][1], pen)
     _refused(reports, alone, pen)
     _left_out(reports, alone, pen)
+    _known(rows, pen, verbose)
     _inputs(reports, alone, pen, verbose)
     if not alone or used.missed:
         _footer(entries, used, pen)
@@ -107,67 +132,6 @@ def _unused(used: Exercised, pen: Pen, verbose: bool, *, first: bool) -> None:
         pen.grid(lines, indent=4)
         if len(rows) > len(shown):
             pen.line(f"and {len(rows) - len(shown)} more", indent=4)
-
-
-def _findings(label: str, report: Report, pen: Pen, verbose: bool) -> None:
-    """Write a paragraph for each finding that says something is, or may be, wrong."""
-    scripts = set()
-    for name, _ in summary.worst(report):
-        result = report[name]
-        grave = [finding for finding in summary.concerns(result) if finding.verdict in ("fail", "suspect")]
-        shown = grave if verbose else grave[:MAX_FINDINGS]
-        for finding in shown:
-            pen.blank()
-            _finding(label, report, result, finding, pen)
-            # On guessed inputs the first thing to do is to declare some; the script would only be in the way.
-            wanted = finding.verdict == "fail" or verbose
-            if wanted and finding.repro and finding.repro not in scripts:
-                scripts.add(finding.repro)
-                pen.blank()
-                pen.script(finding.repro, f"repro: {label}, {result.id}")
-        if len(grave) > len(shown):
-            more = summary.plural(len(grave) - len(shown), "more finding")
-            pen.line(f"and {more} of {result.id} on {label}", indent=2)
-
-
-def _finding(label: str, report: Report, result: ContractResult, finding: Finding, pen: Pen) -> None:
-    style = STYLES[finding.verdict]
-    where = f", {finding.where}" if finding.where is not None and str(finding.where) else ""
-    place = summary.places(report)
-    suspect = f" ({summary.doubt(report)})" if finding.verdict == "suspect" else ""
-    pen.line(
-        pen.mark(finding.verdict),
-        " ",
-        (f"{finding.verdict.upper()} {label}: {result.id}", style),
-        f"{where}{suspect}",
-        (f"  [{place}]" if place and (report.rule or place not in label) else "", "dim"),
-    )
-    pen.line(finding.message, indent=2)
-    values = []
-    if finding.analytic is not None:
-        values.append(("analytic", summary.value_text(finding.analytic, finding.error_bar)))
-    if finding.numeric is not None:
-        bar = "" if finding.error_bar is None else f" {pen.plus_minus} {summary.small_text(finding.error_bar)}"
-        values.append(("numeric", summary.value_text(finding.numeric, finding.error_bar) + bar))
-    for name, value in values:
-        pen.line(f"{name:<9}{'' if value.startswith('-') else ' '}", (value, "bold"), indent=4)
-    if finding.hint:
-        pen.line(("What to do: ", "bold"), finding.hint, indent=2)
-
-
-def _not_run(label: str, entry: NotChecked, pen: Pen, verbose: bool) -> None:
-    place = summary.location(entry)
-    pen.blank()
-    pen.line(
-        (f"{label}: could not be run", STYLES["fail"]), (f"  [{place}]" if place and place not in label else "", "dim")
-    )
-    pen.line(entry.reason, indent=2)
-    if entry.remedy:
-        pen.line(("What to do: ", "bold"), indent=2)
-        # Not wrapped: it is likely to be a line to copy.
-        pen.console.print(pen.text(*(f"    {line}\n" for line in entry.remedy.splitlines())), soft_wrap=True, end="")
-    if entry.traceback and (verbose or entry.named):
-        pen.console.print(pen.text(*(f"    {line}\n" for line in entry.traceback.splitlines())), soft_wrap=True, end="")
 
 
 def _support(report: Report, pen: Pen) -> None:
@@ -198,11 +162,28 @@ def _refused(reports: Sequence[tuple[str, Report]], alone: bool, pen: Pen) -> No
 
 
 def _left_out(reports: Sequence[tuple[str, Report]], alone: bool, pen: Pen) -> None:
-    """Write why contracts were skipped."""
+    """Write why contracts were skipped, except those of which everything found is known."""
     rows: list[tuple[str, Verdict, str, str]] = [
-        (label, "skipped", result.id, result.message) for label, report in reports for result in report.skipped
+        (label, "skipped", result.id, result.message)
+        for label, report in reports
+        for result in report.skipped
+        if not result.known
     ]
     _reasons("Not examined", rows, alone, pen)
+
+
+def _known(entries: Sequence[Entry], pen: Pen, verbose: bool) -> None:
+    """Write how many findings the baseline lists, and which they are if everything is to be shown."""
+    every = known(entries)
+    if not every:
+        return
+    verb, them = ("is", "it") if len(every) == 1 else ("are", "them")
+    pen.heading(f"{summary.plural(len(every), 'known finding')} {verb} not counted, as the baseline lists {them}")
+    names = dict(zip(map(id, entries), summary.labels(entries)))
+    for report, result, finding in every if verbose else ():
+        where = f", {finding.where}" if finding.where is not None and str(finding.where) else ""
+        said = f" {names[id(report)]}: {result.id}{where}: {finding.message}"
+        pen.line(pen.mark(finding.verdict), said, indent=2)
 
 
 def _reasons(title: str, rows: Sequence[tuple[str, Verdict, str, str]], alone: bool, pen: Pen) -> None:

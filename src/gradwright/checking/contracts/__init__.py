@@ -84,14 +84,19 @@ def contract(
     return decorate
 
 
-@cache
 def summary_of(contract: str) -> str | None:
     """Return the first line of a contract's documentation without importing it; None for one that is not known."""
+    documentation = documentation_of(contract)
+    return None if documentation is None else documentation.partition("\n")[0]
+
+
+@cache
+def documentation_of(contract: str) -> str | None:
+    """Return a contract's documentation without importing it; None for one that is not known."""
     file = Path(__path__[0]) / f"{contract.replace('-', '_')}.py"
     if not file.is_file():
         return None
-    documentation = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    return documentation.partition("\n")[0]
+    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
 
 
 @cache
