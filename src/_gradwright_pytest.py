@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
-MARKER = """gradwright(level, only, skip, require, seed, watch): what gradwright.check does in the test where a call does \
-not say; watch=False: --gradwright does not record what the test calls"""
+MARKER = (
+    "gradwright(level, only, skip, require, seed, watch): what gradwright.check does in the test where a call does not "
+    "say; watch=False: --gradwright does not record what the test calls"
+)
 OPTIONS = ("level", "only", "skip", "require", "seed", "watch")
 LISTS = ("collectonly", "help", "version", "markers", "showfixtures", "show_fixtures_per_test")
 """Options with which pytest runs no test."""

@@ -151,6 +151,8 @@ def doubt(report: Report) -> str:
     """Say in half a sentence why a finding is only a suspicion."""
     if any(note.provenance in GUESSED for note in report.samples):
         return "the inputs were guessed; declare samples to be sure"
+    if report.intent is not None and report.intent.origin == "guessed":
+        return "the rule may mean to be something else; declare that to be sure"
     return "not certainly the fault of a rule of yours: read on"
 
 
