@@ -153,6 +153,16 @@ def test_an_apply_of_its_own_nesting_threads_and_checkpoints_are_seen() -> None:
     assert (of(recorder, "Kept").calls, of(recorder, "Kept").backwards) == (4, 2)
 
 
+def test_calls_without_a_graph_do_not_hide_those_with_one() -> None:
+    x = leaf(2)
+    with recording() as recorder:
+        with torch.no_grad():
+            Square.apply(x)
+        Square.apply(x).sum().backward()
+    assert [k.needs for k in of(recorder, "Square").kept] == [False, True]
+    assert of(recorder, "Square").kept[1].call.cotangents is not None
+
+
 def test_what_is_kept_is_the_call_as_it_was_before_it_ran() -> None:
     x = leaf(2, 3)
     before = x.detach().clone()
@@ -212,8 +222,8 @@ def test_of_calls_that_are_not_differentiated_one_is_kept() -> None:
 def test_a_program_that_repeats_itself_is_looked_at_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "MANY", 10)
     looks = []
-    original = Recorder.look
-    monkeypatch.setattr(Recorder, "look", lambda self, *a: looks.append(1) or original(self, *a))
+    original = recorder_module._signature
+    monkeypatch.setattr(recorder_module, "_signature", lambda args: looks.append(1) or original(args))
     with recording() as recorder:
         x = leaf(2)
         for _ in range(200):

@@ -42,6 +42,7 @@ from gradwright.torch_compat.ending import at_end as at_end
 from gradwright.torch_compat.ending import can_fork as can_fork
 from gradwright.torch_compat.ending import refuse_collectives as refuse_collectives
 from gradwright.torch_compat.functions import all_functions as all_functions
+from gradwright.torch_compat.functions import function_of as function_of
 from gradwright.torch_compat.functions import generated_for as generated_for
 from gradwright.torch_compat.functions import watch_apply as watch_apply
 from gradwright.torch_compat.functions import watch_functions as watch_functions

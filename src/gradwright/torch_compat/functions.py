@@ -9,7 +9,7 @@ before, and no frame of ours is in the way.
 
 from __future__ import annotations
 
-import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -18,71 +18,65 @@ from torch.autograd import Function
 
 from gradwright.torch_compat.recording import unseen
 
-Called: TypeAlias = Callable[[type], "Callable[..., Any] | None"]
-"""Told the class of each call; may return what is to be called as ``record(original, *args)`` instead."""
-Pulled: TypeAlias = Callable[[Any, type], "Callable[..., Any] | None"]
-"""Told the graph node and the class of each backward; may return the same."""
+Called: TypeAlias = Callable[[Any, Any, Any], Any]
+"""Told None, the class, and what runs the call; returns what is to be called instead, or the same."""
+Pulled: TypeAlias = Callable[[Any, Any, Any], Any]
+"""Told the graph node (None where only its class is looked at), its class, and what runs its backward; the same."""
 
 
 class _Lookup:
     """Stands for a method of a class of PyTorch's, and tells of each time it is looked up."""
 
-    def __init__(self, original: Any, look: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, original: Any, look: Callable[[Any, Any, Any], Any]) -> None:
         self.original = original
         self.look = look
 
     def __get__(self, instance: Any, owner: Any) -> Any:
-        method = self.original.__get__(instance, owner)
-        record = self.look(instance, owner)
-        return method if record is None else functools.partial(record, method)
+        return self.look(instance, owner, self.original.__get__(instance, owner))
 
 
 def watch_functions(called: Called, pulled: Pulled) -> Callable[[], None] | None:
     """Have every call and every backward of a Function told from now on.
 
     Arguments:
-        called: told the class before each call.
-        pulled: told the graph node and the class before each backward, and before each forward-mode rule.
+        called: told before each call.
+        pulled: told before each backward, and before each forward-mode rule.
 
     Returns:
         what ends it; None where this version of PyTorch looks its methods up elsewhere, which a trial call tells.
     """
     undo: list[Callable[[], None]] = []
+    lookups: list[tuple[_Lookup, Callable[[Any, Any, Any], Any]]] = []
+    seen: set[str] = set()
 
     def end() -> None:
         while undo:
             undo.pop()()
 
-    seen = [0, 0]
-    testing = True
+    def put(owner: Any, name: str, kind: str, look: Callable[[Any, Any, Any], Any]) -> None:
+        def trial(instance: Any, owner: Any, method: Any) -> Any:
+            seen.add(kind)
+            return method
 
-    def look_call(_: Any, owner: Any) -> Any:
-        if testing:
-            seen[0] += 1
-            return None
-        return called(owner)
-
-    def look_node(node: Any, owner: Any) -> Any:
-        if testing:
-            seen[1] += 1
-            return None
-        return None if node is None else pulled(node, owner._forward_cls)
+        lookup = _Lookup(_inherited(owner, name), trial)
+        lookups.append((lookup, look))
+        undo.append(_put(owner, name, lookup))
 
     try:
-        base: Any = Function.__mro__[1]
+        put(Function.__mro__[1], "apply", "call", called)
         node: Any = torch.autograd.function.BackwardCFunction
-        undo.append(_put(base, "apply", look_call))
         for name in ("apply", "apply_boxed", "apply_jvp"):
             if hasattr(node, name):
-                undo.append(_put(node, name, look_node))
+                put(node, name, "backward", pulled)
         with torch.inference_mode(False), torch.enable_grad(), unseen():
             _Trial.apply(torch.zeros(1, requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
     except Exception:  # a version that is built otherwise may fail in any way; the caller has another
-        seen[:] = [0, 0]
-    testing = False
-    if not all(seen):
+        seen.clear()
+    if seen != {"call", "backward"}:
         end()
         return None
+    for lookup, look in lookups:
+        lookup.look = look
     return end
 
 
@@ -92,8 +86,7 @@ def watch_apply(called: Called) -> Callable[[], None]:
     Calls through an alias that was bound before are not seen, nor is any backward.
     """
     original: Any = vars(Function)["apply"]
-    look = _Lookup(original, lambda _, owner: called(owner))
-    Function.apply = look  # type: ignore[method-assign, assignment]
+    Function.apply = _Lookup(original, called)  # type: ignore[method-assign, assignment]
 
     def end() -> None:
         Function.apply = original  # type: ignore[method-assign]
@@ -101,10 +94,10 @@ def watch_apply(called: Called) -> Callable[[], None]:
     return end
 
 
-def _put(owner: Any, name: str, look: Callable[[Any, Any], Any]) -> Callable[[], None]:
+def _put(owner: Any, name: str, value: Any) -> Callable[[], None]:
+    """Set an attribute of a class, and return what puts it back as it was."""
     own = vars(owner).get(name)
-    original = own if own is not None else _inherited(owner, name)
-    setattr(owner, name, _Lookup(original, look))
+    setattr(owner, name, value)
 
     def undo() -> None:
         if own is None:
@@ -116,7 +109,7 @@ def _put(owner: Any, name: str, look: Callable[[Any, Any], Any]) -> Callable[[],
 
 
 def _inherited(owner: type, name: str) -> Any:
-    return next(vars(base)[name] for base in owner.__mro__[1:] if name in vars(base))
+    return next(vars(base)[name] for base in owner.__mro__ if name in vars(base))
 
 
 class _Trial(Function):
@@ -129,6 +122,10 @@ class _Trial(Function):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
         return g
+
+
+function_of: Callable[[Any], type] = operator.attrgetter("_forward_cls")
+"""Return the Function of a class of graph nodes."""
 
 
 def generated_for(function: type) -> Any:

@@ -28,7 +28,7 @@ MAX_ALIKE = 2
 """Of these, such as differ in nothing but the sizes of their tensors."""
 MAX_SEEN = 64
 """Once so many calls were unlike each other, as with a counter among the arguments, no more are looked at."""
-MANY = 256
+MANY = 128
 """Calls of a Function of which each is looked at; of those after them one in :data:`STRIDE` is."""
 STRIDE = 61
 """A prime, so that a program that repeats itself does not show the same call each time."""
@@ -43,6 +43,8 @@ class Kept:
     call: Call
     needs: bool
     """Whether it could be differentiated."""
+    signature: tuple[Any, ...] = ()
+    """What tells it from other calls."""
 
 
 @dataclass(eq=False)
@@ -60,7 +62,7 @@ class Watched:
     """Calls that were looked at and raised."""
     kept: list[Kept] = field(default_factory=list)
     seen: dict[Any, Kept | None] = field(default_factory=dict)
-    """By what tells calls apart, the call of that kind that is kept."""
+    """By what tells calls apart, the call of that kind that is kept, as long as its backward is waited for."""
     alike: Counter[Any] = field(default_factory=Counter)
     full: bool = False
     """True once no further call is looked at."""
@@ -123,33 +125,38 @@ class Recorder:
 
     # ------------------------------------------------------------------ what PyTorch tells
 
-    def _called(self, function: type) -> Callable[..., Any] | None:
+    def _called(self, _: None, function: type, original: Any) -> Any:
         key = id(function)
         watched = self._of[key] if key in self._of else self._new(function)
         if watched is None:
-            return None
+            return original
         if is_checking():
             watched.checked += 1
-            return None
+            return original
         watched.calls += 1
         if watched.full or (watched.calls > MANY and watched.calls % STRIDE):
-            return None
-        return _Record(self, watched, function)
+            return original
+        if torch.jit.is_tracing():  # it runs code twice, and refuses it when one more frame is there the first time
+            return original
+        return functools.partial(_run, self, watched, function, original)
 
-    def _pulled(self, node: Any, function: type) -> Callable[..., Any] | None:
-        watched = self._of.get(id(function))
+    def _pulled(self, node: Any, kind: Any, original: Any) -> Any:
+        if node is None:
+            return original
+        key = id(torch_compat.function_of(kind))
+        watched = self._of.get(key)
         if watched is None:
-            inner = self._inner.get(id(function))
+            inner = self._inner.get(key)
             if inner is not None:
                 inner.backwards += 1
-            return None
+            return original
         watched.backwards += 1
         if not watched.waiting:
-            return None
+            return original
         kept = vars(node).get("gradwright_call")
         if kept is None or kept.call.cotangents is not None:
-            return None
-        return functools.partial(self._run_backward, watched, kept)
+            return original
+        return functools.partial(self._run_backward, watched, kept, original)
 
     def _run_backward(self, watched: Watched, kept: Kept, original: Any, *cotangents: Any) -> Any:
         __tracebackhide__ = True
@@ -162,6 +169,7 @@ class Recorder:
             if kept.call.cotangents is None and not torch_compat.without_numbers(given):
                 kept.call = replace(kept.call, cotangents=capture(tuple(given), self.budget))
                 watched.waiting -= 1
+                watched.seen[kept.signature] = None
                 watched.full = watched.full or (len(watched.kept) >= MAX_CALLS and not watched.waiting)
                 self.keep(watched, kept)
 
@@ -194,31 +202,32 @@ class Recorder:
     def _at(self, target: Target) -> Watched:
         return self.watched.setdefault(target.key, Watched(target))
 
-    def look(self, watched: Watched, function: type, args: Any, kwargs: Any) -> Kept | None:
-        """Keep a call if none like it is kept; return it if so."""
-        return None if getattr(self._busy, "now", False) else self.safely(self._look, watched, function, args, kwargs)
+    def look(self, watched: Watched, function: type, exact: Any, args: Any, kwargs: Any) -> Kept | None:
+        """Keep a call unlike all before, if it says more than those that are kept; return it if so."""
+        if getattr(self._busy, "now", False):
+            return None
+        kept: Kept | None = self.safely(self._look, watched, function, exact, args, kwargs)
+        return kept
 
-    def _look(self, watched: Watched, function: type, args: Any, kwargs: Any) -> Kept | None:
-        exact = _signature(args)
-        if exact in watched.seen:
-            like = watched.seen[exact]
-            # The backward of any call like the one that is kept tells what cotangents are like.
-            return like if like is not None and like.needs and like.call.cotangents is None else None
+    def _look(self, watched: Watched, function: type, exact: Any, args: Any, kwargs: Any) -> Kept | None:
         with self._lock:
             watched.seen[exact] = None
             watched.full = watched.full or len(watched.seen) > MAX_SEEN
-            coarse = tuple(part[0] for part in exact)
-            needs = torch.is_grad_enabled() and any(part[1] for part in exact)
+            recorded, *parts = exact
+            coarse = tuple((p[0], len(p[1]), *p[2:]) if isinstance(p, tuple) else p for p in parts)
+            needs = recorded and any(isinstance(p, tuple) and p[2] for p in parts)
             enough = len(watched.kept) >= MAX_CALLS or watched.alike[coarse] >= MAX_ALIKE
             # Of calls that are not differentiated, one says enough.
             if enough or (watched.kept and not needs) or torch_compat.without_numbers(args):
                 return None
             watched.alike[coarse] += 1
             given = watched.target.arguments(function, args, kwargs)
-            kept = Kept(given.subject, capture_call(given.args, dict(given.kwargs), self.budget), needs)
-            watched.seen[exact] = kept
+            call = capture_call(given.args, dict(given.kwargs), self.budget)
+            kept = Kept(given.subject, call, needs, exact)
             watched.kept.append(kept)
-            watched.waiting += needs
+            if needs:
+                watched.seen[exact] = kept
+                watched.waiting += 1
             self.keep(watched, kept)
             return kept
 
@@ -228,6 +237,7 @@ class Recorder:
             watched.refused += 1
             if kept in watched.kept and kept.call.cotangents is None:
                 watched.kept.remove(kept)
+                del watched.seen[kept.signature]
                 watched.waiting -= kept.needs
                 watched.full = False
                 self.budget.give_back((kept.call.args, kept.call.kwargs))
@@ -258,42 +268,33 @@ class Recorder:
         yield from (watched for watched in self.watched.values() if watched.calls or watched.checked)
 
 
-class _Record:
-    """One call that is looked at: keeps it if it is unlike the others, and runs it."""
-
-    __slots__ = ("function", "recorder", "watched")
-
-    def __init__(self, recorder: Recorder, watched: Watched, function: type) -> None:
-        self.recorder = recorder
-        self.watched = watched
-        self.function = function
-
-    def __call__(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True  # pytest leaves such frames out
-        recorder, watched = self.recorder, self.watched
-        kept = recorder.look(watched, self.function, args, kwargs)
-        try:
-            outputs = original(*args, **kwargs)
-        except BaseException:
-            if kept is not None:  # what a program refuses is not what it uses
-                recorder.safely(recorder.drop, watched, kept)
-            raise
-        if kept is not None:
-            recorder.safely(recorder.returned, self.function, kept, outputs)
-        return outputs
+def _run(recorder: Recorder, watched: Watched, function: type, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a call that is looked at, and keep it if it is unlike the others."""
+    __tracebackhide__ = True  # pytest leaves such frames out
+    exact = _signature(args)
+    kept = watched.seen[exact] if exact in watched.seen else recorder.look(watched, function, exact, args, kwargs)
+    if kept is None:
+        return original(*args, **kwargs)
+    try:
+        outputs = original(*args, **kwargs)
+    except BaseException:  # what a program refuses is not what it uses
+        recorder.safely(recorder.drop, watched, kept)
+        raise
+    recorder.safely(recorder.returned, function, kept, outputs)
+    return outputs
 
 
 def _signature(args: Any) -> tuple[Any, ...]:
-    """Return what tells calls apart: for each argument its kind, whether it needs a gradient, and its size."""
-    parts: list[tuple[Any, bool, Any]] = []
+    """Return what tells calls apart: whether a graph is recorded, and of each argument what can be had for little."""
+    parts: list[Any] = [torch.is_grad_enabled()]
     for value in args:
         if isinstance(value, torch.Tensor):
-            plain = value.layout is torch.strided and not value.is_nested
-            shape = tuple(value.shape) if plain else ()
-            kind = (value.dtype, len(shape), value.requires_grad, value.layout, plain and value.is_contiguous())
-            parts.append((kind, value.requires_grad, shape))
+            try:
+                parts.append((value.dtype, value.shape, value.requires_grad, value.is_contiguous()))
+            except RuntimeError:  # sparse and nested tensors have no strides, or no shape
+                parts.append((value.dtype, (), value.requires_grad, value.layout))
         elif value is None or isinstance(value, (bool, str)) or (isinstance(value, int) and -16 <= value <= 16):
-            parts.append((value, False, None))
+            parts.append(value)
         else:
-            parts.append((type(value), False, None))
+            parts.append(type(value))
     return tuple(parts)
