@@ -136,7 +136,8 @@ class Recorder:
         watched.calls += 1
         if watched.full or (watched.calls > MANY and watched.calls % STRIDE):
             return original
-        if torch.jit.is_tracing():  # it runs code twice, and refuses it when one more frame is there the first time
+        # Tracing runs code twice, and refuses it when one more frame is there the first time.
+        if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             return original
         return functools.partial(_run, self, watched, function, original)
 
