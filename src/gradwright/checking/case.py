@@ -333,12 +333,15 @@ class Case:
 
     @contextmanager
     def sandbox(self) -> Iterator[None]:
-        """Run with grad enabled; a subject that draws random numbers draws the same ones each time."""
+        """Run with grad enabled; a subject that draws random numbers draws the same ones each time.
+
+        Of a recorded call these are the ones that it drew in the program.
+        """
         with torch.enable_grad():
             if self.randomness != "seeded":
                 yield
                 return
-            with fixed_random_state(self.seed):
+            with fixed_random_state(self.seed, self.sample.random_state):
                 yield
 
     # ---------------------------------------------------------------- construction
