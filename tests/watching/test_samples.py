@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from torch import Tensor
 from gradwright.checking.run import check_subject
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
+from gradwright.cli.recorded import MOST_CALLS
 from gradwright.errors import ForwardError, SampleError
 from gradwright.watching.calls import Call, Elsewhere, Unkept
-from gradwright.watching.capture import Budget, capture_call
-from gradwright.watching.samples import as_samples
+from gradwright.watching.capture import MIB, Budget, capture_call
+from gradwright.watching.samples import HUGE, LARGE, as_samples
+from gradwright.watching.smaller import smaller
 
 
 class Swish(torch.autograd.Function):
@@ -171,3 +174,14 @@ def test_a_size_stays_a_size() -> None:
             return g.sum(), None
 
     assert verdict(Filled, recorded(torch.tensor(2.0), torch.Size([2, 3]))) == "pass"
+
+
+def test_the_page_says_what_is_done() -> None:
+    page = " ".join((Path(__file__).resolve().parents[2] / "docs" / "samples.md").read_text(encoding="utf-8").split())
+    assert f"of at most {LARGE:,} elements" in page
+    assert f"up to {HUGE:,} elements" in page
+    assert f"more than {Budget().sample // MIB} MiB" in page
+    small = smaller([torch.empty(8192, 4096)], 0)[0]
+    assert f"made smaller: (8192, 4096) as {tuple(small.shape)}" in page
+    assert MOST_CALLS == 4
+    assert "the four newest calls" in page

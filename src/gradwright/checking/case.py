@@ -333,10 +333,7 @@ class Case:
 
     @contextmanager
     def sandbox(self) -> Iterator[None]:
-        """Run with grad enabled; a subject that draws random numbers draws the same ones each time.
-
-        Of a recorded call these are the ones that it drew in the program.
-        """
+        """Run with grad enabled; random numbers are the same ones each time, of a recorded call those of the program."""
         with torch.enable_grad():
             if self.randomness != "seeded":
                 yield
