@@ -333,7 +333,7 @@ class Case:
 
     @contextmanager
     def sandbox(self) -> Iterator[None]:
-        """Run with grad enabled; random numbers are the same ones each time, of a recorded call those of the program."""
+        """Run with grad enabled; random numbers are the same ones each time: of a recorded call, those it drew."""
         with torch.enable_grad():
             if self.randomness != "seeded":
                 yield
