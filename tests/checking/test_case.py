@@ -253,3 +253,15 @@ def test_a_draw_of_one_bit_counts_as_random() -> None:
         torch.manual_seed(seed)
         case = Case(as_subject(lambda t: t * (torch.rand(()) < 0.5)), Sample((torch.ones(1, dtype=torch.float64),)))
         assert case.draws
+
+
+def test_a_recorded_call_draws_what_it_drew_in_the_program() -> None:
+    def drop(t: Tensor) -> Tensor:
+        return torch.nn.functional.dropout(t, 0.5)
+
+    torch.manual_seed(1234)
+    state, t = torch.get_rng_state(), x(40)
+    drawn = drop(t)
+    recorded = Case(as_subject(drop), Sample((t,), provenance="recorded", random_state=state))
+    assert torch.equal(recorded.value(), drawn.detach().flatten())
+    assert not torch.equal(case(drop, t).value(), recorded.value())

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradwright.checking.case import Case
-from gradwright.checking.jacobian import Comparison, compare
+from gradwright.checking.jacobian import MOST_ELEMENTS, Comparison, affordable_pattern, compare
 from gradwright.checking.judge import State
 from gradwright.checking.samples import Sample
 from gradwright.checking.subject import as_subject
@@ -117,3 +117,10 @@ def test_functions_of_symmetric_matrices_are_right_along_symmetric_directions() 
     for f in (torch.linalg.cholesky, torch.linalg.eigvalsh):
         assert State.WRONG not in states(f, symmetric)
     assert State.WRONG in states(lambda a: 2 * torch.linalg.cholesky(a) - torch.linalg.cholesky(a.detach()), symmetric)
+
+
+def test_what_has_very_many_elements_is_left_to_projections() -> None:
+    elements = MOST_ELEMENTS["quick"]
+    for count, affordable in ((elements, True), (elements + 1, False)):
+        case = Case(as_subject(torch.sin), Sample((torch.rand(count, dtype=torch.float64),)), level="quick")
+        assert (affordable_pattern(case, 0, 0) is not None) == affordable

@@ -169,3 +169,11 @@ class Returning(torch.autograd.Function):
 def test_a_tensor_in_a_dataclass_that_a_function_returns_is_lost() -> None:
     message = gw.check(Returning, A, level="quick")["gradients-reach-leaves"].message
     assert "output 1 is returned inside a Pair (out[1].first), where autograd does not track it" in message
+
+
+def test_a_size_stays_a_size() -> None:
+    value = {"shape": torch.Size([2, 3]), "x": x(2)}
+    leaves, structure = trees.flatten(value)
+    assert leaves[0] == torch.Size([2, 3])
+    assert isinstance(trees.unflatten(leaves, structure)["shape"], torch.Size)
+    assert trees.leaf_paths(value) == ["['shape']", "['x']"]

@@ -280,6 +280,19 @@ def test_inside_transforms_the_values_are_kept() -> None:
     assert [copied.requires_grad for copied in found] == [True, False, True, False]
 
 
+def test_of_a_batch_of_batches_the_first_sample_is_kept() -> None:
+    found: list[Any] = []
+
+    def look(x: Tensor) -> Tensor:
+        found.append(kept(x))
+        return x.sin()
+
+    x = grid(2, 3, 4)
+    torch.func.vmap(torch.func.vmap(look, in_dims=1), in_dims=2)(x)
+    (copied,) = found
+    assert torch.equal(copied, x[:, 0, 0])
+
+
 def test_tangents_are_left_behind() -> None:
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(grid(3), grid(3))

@@ -64,6 +64,12 @@ def test_what_is_not_finite_is_left_out_of_the_range() -> None:
     assert (spec.low, spec.high, spec.hidden) == (0.0, 2.0, 0.5)
     (made,) = smaller([spec], 0)
     assert set(made.tolist()) <= {0.0, 1.0, 2.0, -INF}
+    mask = torch.full((600, 600), -INF)
+    mask[0] = 0.0
+    (made,) = smaller([specify(mask)], 0)
+    assert bool((made == -INF).any())
+    assert torch.isfinite(made.softmax(-1)).all()
+    assert smaller([specify(torch.tensor(-INF))], 0)[0] == -INF
     nothing = specify(torch.full((3,), math.nan))
     assert (nothing.low, nothing.high) == (0.0, 0.0)
 

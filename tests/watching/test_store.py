@@ -206,6 +206,7 @@ DAMAGE: dict[str, Callable[[str], str]] = {
     "kwargs": lambda text: changed(text, kwargs={"tuple": []}),
     "cotangents": lambda text: changed(text, cotangents=3),
     "random state": lambda text: changed(text, random_state="x"),
+    "no random state": lambda text: changed(text, random_state={"tensor": 0}),
     "missing tensors": lambda text: changed(text, tensors="gone.pt"),
     "tensors elsewhere": lambda text: changed(text, tensors="../other.pt"),
     "tensors of no name": lambda text: changed(text, tensors=None),

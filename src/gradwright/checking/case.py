@@ -333,12 +333,12 @@ class Case:
 
     @contextmanager
     def sandbox(self) -> Iterator[None]:
-        """Run with grad enabled; a subject that draws random numbers draws the same ones each time."""
+        """Run with grad enabled; random numbers are the same ones each time: of a recorded call, those it drew."""
         with torch.enable_grad():
             if self.randomness != "seeded":
                 yield
                 return
-            with fixed_random_state(self.seed):
+            with fixed_random_state(self.seed, self.sample.random_state):
                 yield
 
     # ---------------------------------------------------------------- construction

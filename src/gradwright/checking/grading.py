@@ -15,14 +15,12 @@ FIRST_ORDER_HINT = (
     '@once_differentiable (or set double_backward="once"), so that it raises.'
 )
 
-GUESSES = "The inputs were guessed: declare samples to get a verdict."
-ALTERED = "The recorded inputs were made smaller: declare samples to get a verdict."
 
-
-def soften(outcome: Outcome, note: str = GUESSES) -> Outcome:
-    """Turn failures on inputs that may have lost their meaning into suspicions; ``note`` says how they came about."""
+def soften(outcome: Outcome, doubt: str = "The inputs were guessed") -> Outcome:
+    """Turn failures on inputs that may not be what the function is for into suspicions; ``doubt`` says why."""
     if outcome.verdict != "fail":
         return outcome
+    note = f"{doubt}: declare samples to get a verdict."
     findings = tuple(
         replace(f, verdict="suspect", hint=f"{f.hint} {note}" if f.hint else note) for f in outcome.findings
     )

@@ -12,10 +12,15 @@ import torch
 
 
 @contextmanager
-def fixed_random_state(seed: int) -> Iterator[None]:
-    """Seed torch's and Python's generators inside the block (NumPy's too when it is loaded), restore them after."""
+def fixed_random_state(seed: int, state: torch.Tensor | None = None) -> Iterator[None]:
+    """Seed torch's and Python's generators inside the block (NumPy's too when it is loaded), restore them after.
+
+    ``state`` is one of torch's CPU generator, to be used instead of the seed.
+    """
     with preserved_random_state():
         torch.manual_seed(seed)
+        if state is not None:
+            torch.set_rng_state(state)
         random.seed(seed)
         numpy = sys.modules.get("numpy")
         if numpy is not None:

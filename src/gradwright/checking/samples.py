@@ -59,8 +59,8 @@ class Sample:
         cotangents: what a running program handed to backward for this call, one for each output, None where it handed
             none; None when that is not known.
         random_state: the state of torch's CPU generator at this call; None when that is not known.
-        altered: whether the values are not those that they stand for, so that a failure that depends on their meaning
-            is no more than a suspicion.
+        doubt: why a failure on it that depends on what the inputs mean is no more than a suspicion, although they were
+            not guessed; half a sentence, None where it is more.
         alternatives: other samples in the place of this one, to be tried in turn when forward raises on it.
         contracts: ids of the contracts that are examined on it; None for all.
 
@@ -78,7 +78,7 @@ class Sample:
     intent: Intent | tuple[Intent, ...] | None = None
     cotangents: tuple[torch.Tensor | None, ...] | None = None
     random_state: torch.Tensor | None = None
-    altered: bool = False
+    doubt: str | None = None
     alternatives: tuple[Sample, ...] = ()
     contracts: tuple[str, ...] | None = None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +13,6 @@ from torch import Tensor
 from gradwright.watching.calls import Elsewhere, Unkept
 from gradwright.watching.specs import TensorSpec
 
-LONGEST = 200
-"""Characters that are kept of what an object says of itself."""
 NOT_ON_DISK = "it is an object of the program, which a store cannot hold"
 
 
@@ -56,7 +53,7 @@ class Encoder:
             return {"spec": {item.name: self.encode(getattr(value, item.name)) for item in dataclasses.fields(value)}}
         if kind is Unkept:
             return {"opaque": value.what, "reason": value.reason}
-        return {"opaque": f"{kind.__module__}.{kind.__qualname__}", "reason": NOT_ON_DISK, "repr": _described(value)}
+        return {"opaque": f"{kind.__module__}.{kind.__qualname__}", "reason": NOT_ON_DISK}
 
     def _place(self, tensor: Tensor) -> int:
         if id(tensor) not in self._places:
@@ -124,10 +121,3 @@ def _checked(value: Any, kind: type) -> Any:
 def _look(tensor: Tensor) -> dict[str, Any]:
     """Say what a tensor looks like, for people who read the file."""
     return {"shape": list(tensor.shape), "dtype": str(tensor.dtype), "requires_grad": tensor.requires_grad}
-
-
-def _described(value: Any) -> str:
-    try:
-        return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))[:LONGEST]
-    except Exception:  # a program's own code
-        return ""

@@ -21,6 +21,8 @@ HUGE = 2_000_000
 """With more elements than this it is not even compared along projections."""
 WHEN_LARGE = ("matches-differences",)
 """What is examined on a whole large call."""
+SMALLER = "The recorded inputs were made smaller"
+NEVER = "The program did not differentiate this call, which leaves open by which inputs it may be"
 SHOWN = 3
 
 
@@ -44,22 +46,32 @@ def as_samples(call: Call, seed: int = 0) -> list[Sample]:
     specified = any(isinstance(leaf, TensorSpec) for leaf in here)
     elements = sum(leaf.numel() for leaf in here if isinstance(leaf, Tensor))
 
+    def named(words: str) -> str | None:
+        return ", ".join(filter(None, [words, place, call.note])) or None
+
     def sample(values: list[Any], words: str = "") -> Sample:
         args, kwargs, cotangents = trees.unflatten(values, structure)
-        name = ", ".join(filter(None, [words, place, call.note])) or None
         return Sample(
-            args, kwargs, name=name, provenance="recorded", cotangents=cotangents, random_state=call.random_state
+            args,
+            kwargs,
+            name=named(words),
+            provenance="recorded",
+            cotangents=cotangents,
+            random_state=call.random_state,
         )
 
+    # Which inputs may be differentiated is only known of a call that was.
+    tracked = any(isinstance(leaf, (Tensor, TensorSpec)) and leaf.requires_grad for leaf in here)
+    whole = replace(sample(here), doubt=None if tracked else NEVER)
     if not specified and elements <= LARGE:
-        return [sample(here)]
+        return [whole]
     made = []
     for manner in MANNERS:
         values = smaller(here, seed, manner)
-        made.append(replace(sample(values, f"made smaller: {_sizes(here, values)}"), altered=True))
+        made.append(replace(sample(values, f"made smaller: {_sizes(here, values)}"), doubt=SMALLER))
     samples = [replace(made[0], alternatives=tuple(made[1:]))]
     if not specified and elements <= HUGE:
-        samples.append(replace(sample(here, "whole, for the first derivative only"), contracts=WHEN_LARGE))
+        samples.append(replace(whole, contracts=WHEN_LARGE, name=named("whole, for the first derivative only")))
     return samples
 
 

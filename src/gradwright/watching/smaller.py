@@ -174,7 +174,10 @@ class _Maker:
         if spec.ascending and shape:
             values = values.sort(dim=-1).values
         if spec.hidden:
-            values[torch.rand(shape, generator=self.generator) < spec.hidden] = -math.inf
+            hidden = torch.rand(shape, generator=self.generator) < spec.hidden
+            if shape and spec.hidden < 1:
+                hidden[..., 0:1] = False  # a mask leaves something of each row, or there is no softmax of it
+            values[hidden] = -math.inf
         return values.to(spec.dtype)
 
     def _real(self, spec: TensorSpec, shape: tuple[int, ...]) -> Tensor:

@@ -218,6 +218,8 @@ def _call(document: dict[str, Any], file: Path) -> Call:
     right = isinstance(args, tuple) and isinstance(kwargs, dict) and isinstance(cotangents, (tuple, type(None)))
     if not right or not isinstance(state, (torch.Tensor, type(None))):
         raise ValueError("its parts are not those of a call")
+    if state is not None:
+        torch.Generator().set_state(state)  # refuses what is none
     return Call(args, kwargs, cotangents, state, str(document["note"]))
 
 

@@ -12,6 +12,9 @@ from torch.autograd import Function
 
 import gradwright as gw
 from gradwright.checking.report import ContractResult
+from gradwright.checking.run import check_subject
+from gradwright.checking.samples import Sample
+from gradwright.checking.subject import as_subject
 from tests.subjects import ComplexSquare, Exp, Gather, InPlaceDouble, Linear, NumpySquare, RoundSTE, SinCos, variant, x
 
 
@@ -139,3 +142,53 @@ def test_the_graph_delivers_what_users_write() -> None:
     """A backward that breaks only for what autograd itself makes: one storage element for many."""
     odd = reads(lambda g: g * 3 if g.untyped_storage().nbytes() < g.numel() * g.element_size() else g)
     assert "stride 0" in result(odd, x(4)).message
+
+
+class OddStride(Function):
+    """Wrong for one stride only, which no program but this one sends."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> tuple[Tensor, int, Tensor]:
+        return t * 2, 3, t * 5
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: None, h: Tensor) -> Any:
+        if g.stride() == (11, 1):
+            g = torch.zeros_like(g)
+        return g * 2 + h * 5
+
+
+def recorded(cotangents: Any) -> ContractResult:
+    sample = Sample((x(3, 4),), provenance="recorded", cotangents=cotangents)
+    report = check_subject(as_subject(OddStride), [sample], only="cotangent-layouts")
+    return report["cotangent-layouts"]
+
+
+def test_the_layout_that_a_program_sent_is_tried() -> None:
+    odd, plain = x(3, 11)[:, :4], x(3, 4)
+    assert recorded(None).verdict == "pass"
+    assert recorded((plain, None, plain)).verdict == "pass"
+    failed = recorded((odd, None, plain))
+    assert failed.verdict == "fail"
+    assert "laid out as the program sent it (strides (11, 1))" in failed.message
+    assert ".as_strided((3, 4), (11, 1)) if t.shape == (3, 4) else t" in (failed.findings[0].repro or "")
+    assert recorded((odd, None, None)).verdict == "fail", "an output that got none counts as zero"
+
+
+def test_recorded_cotangents_that_do_not_fit_are_left_alone() -> None:
+    odd = x(3, 11)[:, :4]
+    for wrong in ((odd,), (odd.float(), None, odd), (odd[:2], None, odd), ()):
+        assert recorded(wrong).verdict == "pass"
+
+
+def test_a_recorded_cotangent_stays_as_it_is() -> None:
+    class Writes(OddStride):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor, _: None, h: Tensor) -> Any:
+            return g.mul_(2).add_(h * 5)
+
+    odd = x(3, 11)[:, :4]
+    before = odd.clone()
+    sample = Sample((x(3, 4),), provenance="recorded", cotangents=(odd, None, odd))
+    check_subject(as_subject(Writes), [sample], only="cotangent-layouts")
+    assert torch.equal(odd, before)

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 import gradwright as gw
 from gradwright.checking.report import ContractResult
+from gradwright.checking.run import check_subject
+from gradwright.checking.samples import Sample
+from gradwright.checking.subject import as_subject
 from tests.right import EVERY, SparseNone, right
 from tests.subjects import Exp, SinCos, variant, x
 
@@ -79,3 +83,34 @@ def test_also_in_code_around_the_function() -> None:
     found = result(lambda t: (wrong.apply(t), t * 2), x(3))
     assert found.verdict == "fail"
     assert "when no output receives a gradient" in found.message, "the engine leaves a node out that has none"
+
+
+class Three(Function):
+    """Expects that no two incoming gradients are undefined at once."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return t * 2, t * 3, t * 5
+
+    @staticmethod
+    def backward(ctx: Any, *gs: Tensor | None) -> Tensor | None:
+        if all(g is None for g in gs):
+            return None
+        given = [k * g for k, g in zip((2, 3, 5), gs) if g is not None]
+        return sum(given[1:], given[0]) if len(given) > 1 else given[0] * 0
+
+
+def test_the_pattern_of_a_program_is_tried() -> None:
+    def recorded(*cotangents: Tensor | None) -> ContractResult:
+        sample = Sample((x(3),), provenance="recorded", cotangents=cotangents or None)
+        report = check_subject(as_subject(Three), [sample], only="undefined-cotangents")
+        return report["undefined-cotangents"]
+
+    assert recorded().verdict == "pass"
+    assert recorded(x(3), None, x(3)).verdict == "pass"
+    assert recorded(None, None, None).verdict == "pass"
+    failed = recorded(None, x(3), None)
+    assert failed.verdict == "fail"
+    assert "when output 0 and output 2 are not used by the loss, as in the program" in failed.message
+    assert "loss = out[1].sum()" in (failed.findings[0].repro or "")

@@ -3,8 +3,8 @@
 ## What it checks
 The same incoming gradient is handed over contiguous, transposed, permuted, with other numbers (NaN) between its
 elements, as a slice of a larger tensor, at an offset, expanded (stride 0), in channels-last format, and lazily
-conjugated or negated; then through the graph, as ``out.sum()``, ``out.mT`` and ``torch.cat`` make it. Every gradient
-must be the same, and backward must not raise.
+conjugated or negated; then through the graph, as ``out.sum()``, ``out.mT`` and ``torch.cat`` make it; on a recorded
+call also as the program sent it. Every gradient must be the same, and backward must not raise.
 
 ## Why it matters
 Tests feed contiguous incoming gradients; ``out.sum()`` sends one of stride 0, ``torch.cat`` a slice of a larger one. A
@@ -34,7 +34,9 @@ from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.layouts import LAYOUTS, constant_rows
 from gradwright.checking.parts import Pass
+from gradwright.checking.recorded_cotangents import recorded_cotangents
 from gradwright.checking.report import Finding, Outcome, Where
+from gradwright.checking.tensors import copy_of
 from gradwright.checking.variants import is_hand_written
 from gradwright.errors import describe_exception
 from gradwright.typing import Verdict
@@ -135,10 +137,30 @@ def _deliveries(case: Case) -> Iterator[Delivery]:
         words = "expanded along its first dimension, as out.sum(0) sends it"
         yield Delivery(words, code, False, case.flatten_outputs(relaid), _sent(relaid))
     yield Delivery("what out.sum() sends", "", False, case.flatten_outputs(ones), _through(_sums))
+    yield from _recorded(case)
     if any(o.shape.numel() > 1 and len(o.shape) > 1 for o in case.outputs):
         yield Delivery("what out.mT sends", "", False, v, _through(_weighted(plain, _turned)))
     if any(len(o.shape) > 0 for o in case.outputs):
         yield Delivery("what torch.cat sends", "", False, v, _through(_weighted(plain, _joined)))
+
+
+def _recorded(case: Case) -> Iterator[Delivery]:
+    """Deliver what the program sent, where it was not in contiguous memory."""
+    given = recorded_cotangents(case) or []
+    odd = [g for g in given if g is not None and not (g.is_contiguous() and not g.is_conj() and not g.is_neg())]
+    if not odd:
+        return
+    filled = [torch.zeros(o.shape, dtype=o.dtype) if g is None else g for g, o in zip(given, case.outputs)]
+    shape, strides = tuple(odd[0].shape), odd[0].stride()
+    span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
+    memory = f"torch.randn({span}, dtype=t.dtype).as_strided({shape}, {strides})"
+    yield Delivery(
+        f"laid out as the program sent it (strides {strides})",
+        f"{memory} if t.shape == {shape} else t",
+        odd[0].is_conj() or odd[0].is_neg(),
+        case.flatten_outputs(filled),
+        lambda run: run.gradients([copy_of(g) for g in filled]),
+    )
 
 
 def _sent(cotangents: list[Tensor]) -> Callable[[Pass], list[Tensor | None]]:
