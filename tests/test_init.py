@@ -7,8 +7,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
+from gradwright.checking.discovery import discover
+from gradwright.checking.samples import Sample
 from gradwright.cli import main
+from gradwright.cli.drafts import drafted
 from tests.discovering import folder as folder
 from tests.discovering import function, write
 
@@ -188,3 +192,16 @@ def test_the_help_needs_no_torch(capsys):
     assert main(["init", "--help"]) == 0
     out = capsys.readouterr().out
     assert "gradwright_examples.py beside FILE" in " ".join(out.split())
+
+
+def test_recorded_samples_are_preferred_to_guesses():
+    """Declared ones are left where they are."""
+    write("ops.py", function())
+    (found,) = discover(["ops.py"]).found
+    found.samples = [Sample((torch.tensor([0.5, 2.0]),), provenance="recorded")]
+    draft = drafted(found, 0)
+    assert draft.provenance == "recorded"
+    assert "    # recorded: what a program passed;" in draft.text
+    assert "    x = torch.tensor([0.5, 2.0], dtype=torch.float32)\n    yield (x,)" in draft.text
+    found.samples = [Sample((torch.ones(2),))]
+    assert drafted(found, 0).text == "# Double declares its own samples."

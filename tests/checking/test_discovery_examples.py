@@ -220,3 +220,18 @@ def test_what_is_given_on_the_command_line_wins():
     result = discover(["ops.py"], samples_file="mine.py")
     assert shapes(result) == {"Double": [(2,), (3,)], "Triple": [(6,)]}
     assert result.found[0].notes == []
+
+
+def test_what_has_no_file_has_none_beside_it():
+    write("space/ops.py", function())
+    write("gradwright_examples.py", "raise AssertionError('read')")
+    for target in ("space", "sys"):
+        assert not discover([target]).problems
+
+
+def test_it_may_be_named_and_is_then_a_file_like_others():
+    write("ops.py", "x = 1")
+    write("gradwright_examples.py", function(), "def samples_Double():\n    return torch.ones(4)")
+    found = only(discover(["gradwright_examples.py"]))
+    assert [len(s.args[0]) for s in found.samples] == [4]
+    assert found.notes == []

@@ -29,12 +29,13 @@ def work(options: argparse.Namespace, send: Send, start: Start) -> None:
         found = discovery.found[index]
         send(Began(index, LOOKING, SECONDS_TO_LOOK))
         with as_in(found.source.module):
-            entry = _drafted(found, options.seed)
+            entry = drafted(found, options.seed)
         send(Finished(index, entry, broken=False))
     send(Done())
 
 
-def _drafted(found: Found, seed: int) -> Drafted:
+def drafted(found: Found, seed: int) -> Drafted:
+    """Write the samples of one subject: recorded ones if there are any, else guesses."""
     subject, samples = found.subject, found.samples
     place = (subject.name, subject.file, subject.line)
     if found.sample_error is not None or any(sample.provenance == "declared" for sample in samples):
