@@ -235,3 +235,28 @@ def test_it_may_be_named_and_is_then_a_file_like_others():
     found = only(discover(["gradwright_examples.py"]))
     assert [len(s.args[0]) for s in found.samples] == [4]
     assert found.notes == []
+
+
+# ---------------------------------------------------------------- guesses
+
+
+@pytest.mark.parametrize("names", ["['Outer.Inner']", "('Outer_Inner', 'Gone')"])
+def test_samples_that_are_guesses_are_marked_as_such(names):
+    write(
+        "ops.py",
+        function(),
+        "class Outer:\n    class Inner(Double):\n        pass",
+        f"gradwright_guessed = {names}",
+        "gradwright_samples = {'Outer.Inner': torch.ones(1), 'Double': torch.ones(2)}",
+        "def samples_Outer_Inner():\n    return torch.ones(3)",
+    )
+    double, inner = discover(["ops.py"]).found
+    assert [sample.altered for sample in inner.samples] == [True, True]
+    assert [sample.altered for sample in double.samples] == [False]
+    assert "guesses not yet confirmed" in inner.notes[0]
+    assert double.notes == []
+
+
+def test_a_list_of_guesses_that_is_none_is_a_problem():
+    write("ops.py", function(), "gradwright_guessed = 'Double'")
+    assert "gradwright_guessed: is of type str" in only_problem(discover(["ops.py"])).message

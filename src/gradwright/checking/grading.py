@@ -17,6 +17,7 @@ FIRST_ORDER_HINT = (
 
 GUESSES = "The inputs were guessed: declare samples to get a verdict."
 ALTERED = "The recorded inputs were made smaller: declare samples to get a verdict."
+UNCONFIRMED = "The samples were cut, or guessed and not confirmed: correct them to get a verdict."
 
 
 def soften(outcome: Outcome, note: str = GUESSES) -> Outcome:

@@ -17,7 +17,7 @@ from gradwright.checking.contracts import Contract, all_contracts
 from gradwright.checking.defaults import current
 from gradwright.checking.earlier import FORWARD, NOTHING, SHRINKING, Earlier
 from gradwright.checking.gradcheck import UNPACKED, as_arguments, translate
-from gradwright.checking.grading import ALTERED, as_consequence, as_declared, insist, merged, soften
+from gradwright.checking.grading import ALTERED, UNCONFIRMED, as_consequence, as_declared, insist, merged, soften
 from gradwright.checking.intent import declared, parse_intent, read_marker, stated
 from gradwright.checking.limits import TimeLimitError, time_limit
 from gradwright.checking.remarks import remarks
@@ -340,7 +340,9 @@ def _examine(contract: Contract, case: Case, limit: float) -> Outcome:
         return outcome
     if case.sample.provenance in GUESSED:
         return soften(outcome)
-    return soften(outcome, ALTERED) if case.sample.altered else outcome
+    if case.sample.altered:
+        return soften(outcome, ALTERED if case.sample.provenance == "recorded" else UNCONFIRMED)
+    return outcome
 
 
 def _worded(result: ContractResult, subject: Subject) -> ContractResult:
