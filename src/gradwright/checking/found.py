@@ -16,9 +16,7 @@ from gradwright.checking.subject import Subject
 from gradwright.checking.targets import Source
 from gradwright.errors import SampleError, TargetError
 
-UNCONFIRMED = (
-    f"the samples are guesses that nobody has confirmed: correct them, and take the name out of {GUESSED_NAME}"
-)
+UNCONFIRMED = f"the samples are guesses not yet confirmed: correct them, and take the name out of {GUESSED_NAME}"
 
 
 @dataclass
