@@ -7,8 +7,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
+from gradwright.checking.discovery import discover
+from gradwright.checking.samples import Sample
 from gradwright.cli import main
+from gradwright.cli.drafts import drafted
+from gradwright.watching.calls import Call, FunctionKey
+from gradwright.watching.store import write_call
 from tests.discovering import folder as folder
 from tests.discovering import function, write
 
@@ -188,3 +194,95 @@ def test_the_help_needs_no_torch(capsys):
     assert main(["init", "--help"]) == 0
     out = capsys.readouterr().out
     assert "gradwright_examples.py beside FILE" in " ".join(out.split())
+
+
+class Calls:
+    """A store with one call of everything."""
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, *samples):
+        self.given = list(samples)
+
+    def samples(self, subject, seed):
+        return self.given, ["a note of the store"]
+
+
+def test_recorded_samples_are_preferred_to_guesses():
+    write("ops.py", function())
+    (found,) = discover(["ops.py"]).found
+    small = Sample((torch.tensor([0.5, 2.0]),), provenance="recorded")
+    whole = Sample((torch.ones(9),), provenance="recorded", contracts=("released",))
+    broken = Sample((None,), provenance="recorded", alternatives=(small,))
+    for given in ((small,), (small, whole), (broken,)):
+        draft = drafted(found, Calls(*given), 0)
+        assert draft.provenance == "recorded"
+        assert "    # recorded: what a program passed;" in draft.text
+        assert "    # a note of the store\n" in draft.text
+        assert draft.text.endswith("    x = torch.tensor([0.5, 2.0], dtype=torch.float32)\n    yield (x,)")
+    unfit = Sample((torch.ones(2), torch.ones(2)), provenance="recorded")
+    assert drafted(found, Calls(unfit), 0).provenance == "synthesised", "a call that does not run here is of no use"
+
+
+@pytest.mark.parametrize("store", ["kept", ".gradwright"])
+def test_what_is_recorded_in_a_store_is_written(run, store):
+    write("ops.py", function())
+    key = FunctionKey("ops", "Double", "Double", str(Path("ops.py").resolve()), 4)
+    write_call(Path(store), key, Call((torch.tensor([1.5, 2.5]),), {}))
+    status, out, err = run("init", "ops.py", *(["--store", store] if store == "kept" else []))
+    assert (status, err) == (0, "")
+    assert "(1 recorded)" in out
+    text = Path(FILE).read_text()
+    assert "torch.tensor([1.5, 2.5], dtype=torch.float32)" in text
+    assert "gradwright_guessed" not in text
+    assert "(1 synthesised)" in run("init", "ops.py", "--force", "--no-store")[1]
+    assert run("init", "ops.py", "--force", "--store", "missing")[0] == 2
+    assert run("init", "ops.py", "--force", "--store", store, "--no-store")[0] == 2
+
+
+def test_the_intent_is_guessed_in_a_comment(run):
+    write("ops.py", function("Round").replace("x * 2", "torch.round(x)").replace("g * 2", "g"), function())
+    assert run("init", "ops.py")[0] == 0
+    text = " ".join(line.strip("# ") for line in Path(FILE).read_text().splitlines())
+    assert "intent: this looks like a straight-through or surrogate gradient (" in text
+    assert "if it is, write `# gradwright: surrogate` above its definition." in text
+    assert text.count("intent: ") == 1
+
+
+WRONG = function("Wrong").replace("return g * 2", "return g * 3")
+
+
+def test_guesses_that_nobody_has_confirmed_accuse_nobody(run):
+    """As without the file; whoever takes the name out stands for the samples."""
+    write("ops.py", WRONG)
+    only = ("--only", "matches-differences", "--verbose")
+    assert run("init", "ops.py")[0] == 0
+    status, out, _ = run("check", "ops.py", *only)
+    assert status == 0
+    assert "1 suspect" in out
+    said = " ".join(out.split())
+    assert "The samples were cut, or guessed and not confirmed: correct them to get a verdict." in said
+    assert "correct them, and take the name out of gradwright_guessed" in said
+    text = Path(FILE).read_text()
+    assert 'gradwright_guessed = ["Wrong"]\n' in text
+    write(FILE, text.replace('"Wrong"', ""))
+    forget(FILE)
+    status, out, _ = run("check", "ops.py", *only)
+    assert status == 1
+    assert "Wrong failed: matches-differences" in out
+    assert "gradwright_guessed" not in out
+
+
+def forget(file):
+    """Let a module that was imported from a file be imported anew."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")) == str(Path(file).resolve()):
+            del sys.modules[name]
+
+
+def test_many_guesses_are_listed_in_lines(run):
+    write("ops.py", function("First"), *[function(f"Number{i}OfManyFunctions") for i in range(5)])
+    assert run("init", "ops.py")[0] == 0
+    text = Path(FILE).read_text()
+    assert '\ngradwright_guessed = [\n    "First",\n    "Number0OfManyFunctions",\n' in text
+    assert max(map(len, text.splitlines())) <= 88

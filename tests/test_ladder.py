@@ -64,3 +64,26 @@ def test_annotations() -> None:
         [(2, 5), (5, 3)],
     ]
     assert {sample.provenance for sample in samples} == {"typed"}
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "note"),
+    [
+        ("scale.py", "declared: x: float64 (3, 4), k=2", "samples from Scale.examples"),
+        ("cube.py", "declared: x: float64 (3, 4)", "samples from gradwright_examples.py"),
+        ("bench.py::Square", "declared: x: float32 (128, 32)", "samples from get_inputs(); only the leading part"),
+        ("product.py", "typed: x: float64 (2, 3, 4), w: float64 (4, 2)", "no inputs are declared: these were found"),
+        ("cube_alone/cube.py", "synthesised: x: float64 (3, 4)", "no inputs are declared: these were found"),
+    ],
+)
+def test_every_row_says_where_its_inputs_are_from(
+    folder: Path, capsys: pytest.CaptureFixture[str], target: str, inputs: str, note: str
+) -> None:
+    if target == "product.py":
+        pytest.importorskip("jaxtyping")
+    (folder / "cube_alone").mkdir()
+    (folder / "cube_alone" / "cube.py").write_text((folder / "cube.py").read_text(encoding="utf-8"), encoding="utf-8")
+    assert main(["check", target, "--only", "gradient-count", "--verbose", "--no-isolation"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f" {inputs} " in out
+    assert f"note: {note}" in out

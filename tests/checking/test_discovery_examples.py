@@ -220,3 +220,44 @@ def test_what_is_given_on_the_command_line_wins():
     result = discover(["ops.py"], samples_file="mine.py")
     assert shapes(result) == {"Double": [(2,), (3,)], "Triple": [(6,)]}
     assert result.found[0].notes == []
+
+
+def test_what_has_no_file_has_none_beside_it():
+    write("space/ops.py", function())
+    write("gradwright_examples.py", "raise AssertionError('read')")
+    for target in ("space", "sys"):
+        assert not discover([target]).problems
+
+
+def test_it_may_be_named_and_is_then_a_file_like_others():
+    write("ops.py", "x = 1")
+    write("gradwright_examples.py", function(), "def samples_Double():\n    return torch.ones(4)")
+    found = only(discover(["gradwright_examples.py"]))
+    assert [len(s.args[0]) for s in found.samples] == [4]
+    assert found.notes == []
+
+
+# ---------------------------------------------------------------- guesses
+
+
+@pytest.mark.parametrize("names", ["['Outer.Inner']", "('Outer_Inner', 'Gone')"])
+def test_samples_that_are_guesses_are_marked_as_such(names):
+    write(
+        "ops.py",
+        function(),
+        "class Outer:\n    class Inner(Double):\n        pass",
+        f"gradwright_guessed = {names}",
+        "gradwright_samples = {'Outer.Inner': torch.ones(1), 'Double': torch.ones(2)}",
+        "def samples_Outer_Inner():\n    return torch.ones(3)",
+    )
+    double, inner = discover(["ops.py"]).found
+    assert all(sample.doubt for sample in inner.samples)
+    assert len(inner.samples) == 2
+    assert [sample.doubt for sample in double.samples] == [None]
+    assert "guesses not yet confirmed" in inner.notes[0]
+    assert double.notes == []
+
+
+def test_a_list_of_guesses_that_is_none_is_a_problem():
+    write("ops.py", function(), "gradwright_guessed = 'Double'")
+    assert "gradwright_guessed: is of type str" in only_problem(discover(["ops.py"])).message

@@ -26,7 +26,11 @@ class ExamplesFile:
 
 def examples_files(sources: Sequence[Source]) -> list[ExamplesFile]:
     """Return the files of examples for some modules, each once, in the order of the modules."""
-    files = {source: Path(source.module.__file__).resolve() for source in sources if source.module.__file__}
+    files = {}
+    for source in sources:
+        file = getattr(source.module, "__file__", None)
+        if file is not None:  # as a namespace package has it, or a built-in module has none
+            files[source] = Path(file).resolve()
     folders: dict[Path, Path] = {}
     """The folder of each file of examples, and how it is shown."""
     for source, file in files.items():

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gradwright.checking.samples import FUNCTION_PREFIX, MAPPING_NAME, Sample
+from gradwright.checking.samples import FUNCTION_PREFIX, GUESSED_NAME, MAPPING_NAME, Sample
 from gradwright.checking.subject import Subject
 from gradwright.errors import SampleError
 
@@ -31,6 +31,8 @@ class Declaration:
     """True when it may be an ordinary function that happens to be called ``samples_...``."""
     doubtful: bool = False
     """True when what it gives may be no samples at all: it is then passed over with a note."""
+    unconfirmed: bool = False
+    """True when the samples are guesses that nobody has confirmed."""
     note: str = ""
     """Where it is, when that is neither the module nor a file that was named."""
 
@@ -39,14 +41,16 @@ def declarations(module: ModuleType) -> list[Declaration]:
     """Return what a module declares, whether or not it names anything.
 
     Raises:
-        SampleError: ``gradwright_samples`` is not a mapping.
+        SampleError: ``gradwright_samples`` is not a mapping, or ``gradwright_guessed`` no list of names.
     """
+    guessed = _guessed(module)
     declared = []
     mapping = vars(module).get(MAPPING_NAME)
     if isinstance(mapping, Mapping):
         for target, value in mapping.items():
             name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
-            declared.append(Declaration(target, f"{MAPPING_NAME}[{name!r}]", value))
+            unconfirmed = flat_name(name) in guessed
+            declared.append(Declaration(target, f"{MAPPING_NAME}[{name!r}]", value, unconfirmed=unconfirmed))
     elif mapping is not None:
         raise SampleError(
             f"{MAPPING_NAME}: is of type {type(mapping).__name__}; expected a dictionary from names to samples; write "
@@ -57,8 +61,24 @@ def declarations(module: ModuleType) -> list[Declaration]:
             # A hook takes no arguments; and one that was imported, or takes some, may be an ordinary function.
             needs = [p for p in inspect.signature(value).parameters.values() if p.default is p.empty]
             tentative = value.__module__ != module.__name__ or bool(needs)
-            declared.append(Declaration(name.removeprefix(FUNCTION_PREFIX), name, value, tentative))
+            target = name.removeprefix(FUNCTION_PREFIX)
+            declared.append(Declaration(target, name, value, tentative, unconfirmed=flat_name(target) in guessed))
     return declared
+
+
+def flat_name(name: str) -> str:
+    """Return a name as it can be a part of the name of a function."""
+    return name.replace(".", "_").replace("::", "_")
+
+
+def _guessed(module: ModuleType) -> set[str]:
+    names = vars(module).get(GUESSED_NAME, ())
+    if not isinstance(names, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in names):
+        raise SampleError(
+            f"{GUESSED_NAME}: is of type {type(names).__name__}; expected a list of the names whose samples are "
+            f'guesses; write {GUESSED_NAME} = ["Name"].'
+        )
+    return set(map(flat_name, names))
 
 
 ATTRIBUTES = ("gradwright_examples", "examples")

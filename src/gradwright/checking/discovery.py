@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from gradwright.checking import beside, kernelbench
-from gradwright.checking.declarations import Declaration, declarations, own_declaration
+from gradwright.checking.declarations import Declaration, declarations, flat_name, own_declaration
 from gradwright.checking.definitions import attribute, defined, module_classes
 from gradwright.checking.found import Found as Found
 from gradwright.checking.found import read_samples
@@ -221,7 +221,7 @@ class _Finder:
                     return found
             value = attribute(source.module, name)
             if value is None:
-                flat = [f for f in self._inside([source]) if name in map(_flat, f.names)]
+                flat = [f for f in self._inside([source]) if name in map(flat_name, f.names)]
                 return flat[0] if len(flat) == 1 else None
         try:
             return self._pool(value, name, source)
@@ -241,7 +241,7 @@ class _Finder:
             lambda f: wanted in {f"{f.source.module.__name__}.{n}" for n in f.names},
             lambda f: name in f.names,
             lambda f: name in {n.rpartition(".")[2] for n in f.names},
-            lambda f: name in map(_flat, f.names | {f"{f.source.module.__name__}.{n}" for n in f.names}),
+            lambda f: name in map(flat_name, f.names | {f"{f.source.module.__name__}.{n}" for n in f.names}),
         ]
         for tier in tiers:
             matches = [found for found in self._inside(among) if tier(found)]
@@ -309,10 +309,6 @@ class _Finder:
                 f"{there}; correct the name or remove the declaration.{did_you_mean(name, known)}"
             )
         )
-
-
-def _flat(name: str) -> str:
-    return name.replace(".", "_").replace("::", "_")
 
 
 def _listing(names: Sequence[str]) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from gradwright.checking import kernelbench, trees
 from gradwright.checking.declarations import Declaration
 from gradwright.checking.randomness import fixed_random_state
-from gradwright.checking.samples import Sample, declared_samples
+from gradwright.checking.samples import GUESSED_NAME, Sample, declared_samples
 from gradwright.checking.settings import as_in
 from gradwright.checking.subject import Subject
 from gradwright.checking.targets import Source
 from gradwright.errors import SampleError, TargetError
+
+UNCONFIRMED = f"the samples are guesses not yet confirmed: correct them, and take the name out of {GUESSED_NAME}"
 
 
 @dataclass
@@ -52,6 +54,9 @@ def read_samples(found: Found, seed: int, before: Callable[[str], None]) -> None
                 continue
             found.sample_error = error
             return
+        if declaration.unconfirmed:
+            samples = [replace(sample, doubt="The samples are guesses not yet confirmed") for sample in samples]
+            found.notes.append(UNCONFIRMED)
         found.samples += samples
         if declaration.note:
             found.notes.append(declaration.note)

@@ -105,7 +105,8 @@ def _cut(sample: Sample, lengths: Mapping[int, int]) -> Sample:
         places = tuple(slice(lengths.get(size, size)) for size in value.shape)
         return value.detach()[places].clone().requires_grad_(value.requires_grad)
 
-    return replace(sample, args=_mapped(part, sample.args), kwargs=_mapped(part, dict(sample.kwargs)))
+    args, kwargs = _mapped(part, sample.args), _mapped(part, dict(sample.kwargs))
+    return replace(sample, args=args, kwargs=kwargs, doubt="The inputs were cut to a part")  # rows no longer sum to one
 
 
 def _copied(value: Any) -> Any:

@@ -33,6 +33,8 @@ KEYS = ("args", "kwargs", "surrogate", "reference", "domain", "name", "intent")
 """The keys of a sample that is written as a dictionary."""
 
 MAPPING_NAME = "gradwright_samples"
+GUESSED_NAME = "gradwright_guessed"
+"""A list of the names whose declared samples are guesses that nobody has confirmed."""
 FUNCTION_PREFIX = "samples_"
 MAX_SECONDS = 60.0
 """A declaration that takes longer is stopped."""

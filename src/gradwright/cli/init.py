@@ -18,8 +18,14 @@ from gradwright.cli.events import Drafted, Event, Finished, Start
 from gradwright.cli.statuses import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK
 from gradwright.cli.tally import Tally
 from gradwright.errors import TargetError, describe_exception, missing_torch
+from gradwright.typing import GUESSED
 
 FILE_NAME = "gradwright_examples.py"
+WIDTH = 88
+_ABOUT_GUESSES = (
+    "# The samples of these are guesses: a failure that depends on what they mean is only a",
+    "# suspicion. Correct the samples of one, and take its name out.",
+)
 
 
 def run_init(options: argparse.Namespace) -> int:
@@ -98,7 +104,7 @@ def _work(options: argparse.Namespace) -> Tally:
 
 def _ended(entry: NotChecked) -> Drafted:
     """Return a template for a subject that ended the process which knew its parameters."""
-    lines = textwrap.wrap(entry.reason, 88, initial_indent="# ", subsequent_indent="# ")
+    lines = textwrap.wrap(entry.reason, WIDTH, initial_indent="# ", subsequent_indent="# ")
     name = re.sub(r"\W+", "_", entry.name)
     lines += ["#", f"# def samples_{name}():", "#     yield (...)"]
     return Drafted(entry.name, entry.file, entry.line, "", "\n".join(lines), reason=entry.reason)
@@ -109,8 +115,7 @@ def _file(source: Path, drafts: Sequence[Drafted]) -> str:
     head = [
         f'"""Samples for {source.name}, for `gradwright check`.',
         "",
-        "Written by `gradwright init`, to be edited. What is declared counts: a failure on it",
-        "is a `fail` and no `suspect`. Correct the guesses, and delete what means nothing.",
+        "Written by `gradwright init`, to be edited: a verdict is worth as much as its inputs.",
         '"""',
     ]
     parts = ["\n".join(head)]
@@ -120,6 +125,12 @@ def _file(source: Path, drafts: Sequence[Drafted]) -> str:
     foreign = sorted({each for draft in drafts for each in draft.imports})
     if foreign:
         parts[0] += "\n\n" + "\n".join(_imports(foreign))
+    guessed = [f'"{draft.name}"' for draft in drafts if draft.provenance in GUESSED]
+    if guessed:
+        line = f"gradwright_guessed = [{', '.join(guessed)}]"
+        if len(line) > WIDTH:
+            line = "\n".join(["gradwright_guessed = [", *(f"    {name}," for name in guessed), "]"])
+        parts[0] += "\n\n" + "\n".join([*_ABOUT_GUESSES, line])
     return "\n\n\n".join([*parts, *(draft.text for draft in drafts)]) + "\n"
 
 

@@ -20,12 +20,16 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
     )
     add_examining_options(parser)
     parser.add_argument("--samples", metavar="FILE", help="a Python file that declares samples for code elsewhere")
-    parser.add_argument("--store", metavar="DIR", help="calls that `gradwright watch` kept (default: .gradwright)")
-    parser.add_argument("--no-store", action="store_true", help="do not look for recorded calls")
+    _add_store_options(parser)
     parser.add_argument(
         "--no-isolation", action="store_true", help="run the code in this process, for debuggers and coverage"
     )
     add_report_options(parser)
+
+
+def _add_store_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", metavar="DIR", help="calls that `gradwright watch` kept (default: .gradwright)")
+    parser.add_argument("--no-store", action="store_true", help="do not look for recorded calls")
 
 
 def add_examining_options(parser: argparse.ArgumentParser) -> None:
@@ -46,9 +50,7 @@ def add_examining_options(parser: argparse.ArgumentParser) -> None:
 def refuse_bad_check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Split the lists of ids, and end with a message when an option cannot be right."""
     refuse_bad_examining_options(parser, options)
-    _refuse_memory_without_isolation(parser, options)
-    if options.store is not None and options.no_store:
-        parser.error("--store: has no effect with --no-store; expected one of them; leave one out.")
+    _refuse_contradictions(parser, options)
     refuse_bad_report_options(parser, options)
 
 
@@ -71,6 +73,7 @@ def add_init_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a Python file that defines custom gradients")
     parser.add_argument("--output", metavar="PATH", help="what to write (default: gradwright_examples.py beside FILE)")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    _add_store_options(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random numbers (default: 0)")
     parser.add_argument(
         "--memory", type=float, metavar="GB", help="what the code may take (default: 80 %% of what is free)"
@@ -82,7 +85,7 @@ def add_init_options(parser: argparse.ArgumentParser) -> None:
 def refuse_bad_init_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """End with a message when an option cannot be right."""
     _refuse_bad_numbers(parser, options.seed, {"--memory": options.memory})
-    _refuse_memory_without_isolation(parser, options)
+    _refuse_contradictions(parser, options)
 
 
 def add_probe_options(parser: argparse.ArgumentParser) -> None:
@@ -120,6 +123,8 @@ def _refuse_bad_numbers(parser: argparse.ArgumentParser, seed: int, positive: di
             parser.error(f"{option}: got {value:g}; expected a positive number.")
 
 
-def _refuse_memory_without_isolation(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _refuse_contradictions(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.memory is not None and options.no_isolation:
         parser.error("--memory: has no effect with --no-isolation; expected one of them; leave one out.")
+    if options.store is not None and options.no_store:
+        parser.error("--store: has no effect with --no-store; expected one of them; leave one out.")
