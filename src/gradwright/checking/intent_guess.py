@@ -85,8 +85,9 @@ def guess_surrogate(case: Case, blocks: Sequence[Block], projections: Sequence[P
     name, one = f"`{case.inputs[k].name}`", next(a for a in accused if a.input == k)
     if flat:
         count = sum(a.numeric.numel() for a in accused if a.input == k)
+        none_of = f"0 of {count} difference{'s' if count != 1 else ''}"
         largest = float(one.analytic.flatten()[int(one.analytic.abs().argmax())])
-        seen = f"the output does not move with {name} except in jumps (0 of {count} differences), while backward gives"
+        seen = f"the output does not move with {name} except in jumps ({none_of}), while backward gives"
         evidence = f"{seen} {largest:.4g}"
     else:
         evidence = (
