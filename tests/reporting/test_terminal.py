@@ -7,7 +7,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from gradwright.checking.report import SampleNote, Support, Usage
+from gradwright.checking.report import SampleNote, Stated, Support, Usage
 from gradwright.reporting import terminal
 from gradwright.reporting.paragraphs import no_command
 from gradwright.reporting.summary import HEADINGS
@@ -362,3 +362,31 @@ def test_the_command_that_checks_again_stands_below_the_first_finding_of_a_contr
     assert text.count("Check again") == 1
     assert f"\n  Check again: {long} Exp matches-differences\n" in text
     assert text.index("one") < text.index("Check again") < text.index("two")
+
+
+def guessed(make, name: str, word="surrogate"):
+    guess = Stated((word,), "guessed", f"the output of {name} jumps")
+    result = make.result(verdict="suspect", guess=guess, findings=(make.finding(verdict="suspect"),))
+    return make.report(name, make.result("gradient-count"), result, intent=guess, notes=(f"intent: {guess}",))
+
+
+def test_a_guessed_intent_is_shown_with_its_note(make):
+    text = plain_text([guessed(make, "Round")])
+    assert "! SUSPECT Round: matches-differences, output 0[3, 1] with respect to x[3, 1] (the rule may mean" in text
+    assert "note: intent: guessed surrogate: the output of Round jumps" in text
+    assert "look like" not in text
+
+
+def test_many_functions_with_the_same_guess_share_a_paragraph(make):
+    several = [guessed(make, name) for name in ("Round", "Floor", "Sign")]
+    reverse = guessed(make, "Reverse", "reversed")
+    text = plain_text([*several, reverse])
+    assert text.count("SUSPECT") == 2
+    assert "! SUSPECT 3 subjects look like straight-through or surrogate gradients, and nothing declares it\n" in text
+    assert re.search(r"\n    Floor +ops.py:12 +the output of Floor jumps\n", text)
+    assert "# gradwright: surrogate` above the class" in text
+    assert "intent: guessed surrogate" not in text
+    assert "intent: guessed reversed" in text
+    assert "4 subjects: 0 passed, 0 failed, 4 suspect" in text
+    assert plain_text(several[:2]).count("SUSPECT") == 2
+    assert plain_text(several, verbose=True).count("SUSPECT") == 3

@@ -8,6 +8,7 @@ Wherever a function moves smoothly and its gradient is another one, it is a fail
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from gradwright.checking.intent import NOT_THE_DERIVATIVE, declared
 from gradwright.checking.judge import State, largest_entry
 from gradwright.checking.projection import Projection
 from gradwright.checking.report import Outcome, Stated
-from gradwright.typing import Intent
+from gradwright.typing import Intent, Level
 
 LENGTHS = (1.0, 8.0, 64.0, 0.3)
 """How far, relative to the inputs, one goes to meet a jump."""
@@ -38,8 +39,10 @@ HALF = 0.5
 ELEMENTS, SMALL = 16, 1e-6
 """So many elements are moved, each by this part of its size."""
 EXACT = 1e-12
-SECONDS = 5.0
-"""What looking for a jump may take."""
+SIZES = (1.0, 3.0, 100.0, 1e4)
+"""How far from the inputs it is seen whether forward returns them: beyond the bounds that a clamp may have."""
+SECONDS: dict[Level, float] = {"quick": 2.0, "standard": 10.0, "full": 60.0}
+"""No further direction is searched for a jump after that."""
 
 
 LOOKS: dict[Intent, str] = {
@@ -66,33 +69,41 @@ class Accused:
         return bool((self.numeric.abs() <= self.bar).all() and self.bar.isfinite().all())
 
 
+def guess(case: Case, blocks: Sequence[Block], projections: Sequence[Projection]) -> Stated | None:
+    """Return what a rule seems to mean to be that does not match differences, or None."""
+    try:
+        return guess_surrogate(case, blocks, projections) or guess_identity(case)
+    except Exception:  # a subject that raises elsewhere is not one to guess about, and its failure must not be lost
+        return None
+
+
 def guess_surrogate(case: Case, blocks: Sequence[Block], projections: Sequence[Projection]) -> Stated | None:
     """Return the guess that a rule which fails is a straight-through or surrogate gradient, or None.
 
     For every accused input the output must jump, and for one of them must not move otherwise, or be a quantised one
-    whose levels follow the input, while backward passes the incoming gradient on as it is.
+    whose levels follow the input, while backward passes the incoming gradient on as it is. Where it takes too long to
+    look for jumps, an output that does not move is enough.
     """
-    if not _open(case):
-        return None
     accused = [*_accused_entries(blocks), *_accused_projections(projections)]
-    if not accused or case.forward_seconds * HALVINGS > SECONDS:
+    if not _open(case) or not accused:
         return None
+    end = time.monotonic() + SECONDS[case.level]
     flat = {a.input for a in accused} - {a.input for a in accused if not a.flat}
     through = {a.input for a in accused if _passed_through(case, a.input) and _quantised(case, a.input)}
-    if not flat | through or not all(jumps(case, k) for k in {a.input for a in accused}):
+    if not flat | through:
+        return None
+    jumping = [jumps(case, k, end) for k in sorted({a.input for a in accused})]
+    if False in jumping or (None in jumping and not flat):
         return None
     k = min(flat or through)
     name, one = f"`{case.inputs[k].name}`", next(a for a in accused if a.input == k)
-    if flat:
-        count = sum(a.numeric.numel() for a in accused if a.input == k)
-        largest = float(one.analytic.flatten()[int(one.analytic.abs().argmax())])
-        seen = f"the output does not move with {name} except in jumps (0 of {count} differences), while backward gives"
-        evidence = f"{seen} {largest:.4g}"
-    else:
-        evidence = (
-            f"the output is quantised, in jumps with {name}, while backward passes the incoming gradient on as it is"
-        )
-    return Stated(("surrogate",), "guessed", evidence)
+    if not flat:
+        seen = f"the output is quantised, in jumps with {name}, while backward passes the incoming gradient on as it is"
+        return Stated(("surrogate",), "guessed", seen)
+    count = sum(a.numeric.numel() for a in accused if a.input == k)
+    none_of = f"0 of {count} difference{'s' if count != 1 else ''}"
+    still = f"the output does not move with {name}{'' if None in jumping else ' except in jumps'} ({none_of})"
+    return Stated(("surrogate",), "guessed", f"{still}, while backward gives {_largest(one.analytic):.4g}")
 
 
 def guess_identity(case: Case) -> Stated | None:
@@ -103,18 +114,16 @@ def guess_identity(case: Case) -> Stated | None:
     """
     if not _open(case) or case.detached or not case.m:
         return None
-    points = list(_points(case))
+    points = [flats for flats in _points(case) if not flats or bool(case.value(flats).isfinite().all())]
     sources = _sources(case, points)
     if sources is None:
         return None
-    try:
-        parts = [_parts(case, sources, {k: x for k, x in flats.items() if k in sources}) for flats in points]
-    except Exception:  # a backward that raises there is not one to guess about
+    parts = [_parts(case, sources, {k: x for k, x in flats.items() if k in sources}) for flats in points]
+    known = [part for part in parts if part is not None and _same(part.factors, parts[0])]
+    if len(known) < len(parts):
         return None
-    first = parts[0]
-    if first is None or any(part is None or not _same(part.factors, first.factors) for part in parts):
-        return None
-    return _scaled(case, first) if not any(first.offsets) else _side_loss(case, first)
+    added = any(bool(b.any()) for part in known for b in part.offsets)
+    return _side_loss(case, known) if added else _scaled(case, known[0])
 
 
 def as_suspect(case: Case, guess: Stated, failed: Outcome) -> Outcome:
@@ -123,15 +132,24 @@ def as_suspect(case: Case, guess: Stated, failed: Outcome) -> Outcome:
     marker = (
         f"with `# gradwright: {word}` above line {subject.line}, or " if subject.line and subject.hand_written else ""
     )
-    compared = ", or with surrogate=, which it is then compared with" if word == "surrogate" else ""
+    compared = f", or with surrogate={_example(case)}, which it is then compared with" if word == "surrogate" else ""
     hint = f"if it is, declare it {marker}with intent={word!r}{compared}; else mend backward."
     message = f"this looks like {LOOKS[word]}, and nothing declares it: {guess.evidence}."
     finding = replace(failed.findings[0], verdict="suspect", message=message, hint=hint)
     return replace(failed, verdict="suspect", message=message, findings=(finding,), guess=guess)
 
 
-def jumps(case: Case, k: int) -> bool:
-    """Tell whether the outputs jump somewhere as the ``k``-th input moves: by what no halving of a step lessens."""
+def _example(case: Case) -> str:
+    v = signed(case.m, case.generator("passed through"))
+    straight = len(case.inputs) == 1 and case.n[0] == case.m and torch.equal(case.pull_all(v)[0], v)
+    return "lambda x: x" if straight else "the function whose derivative it uses"
+
+
+def jumps(case: Case, k: int, end: float = math.inf) -> bool | None:
+    """Tell whether the outputs jump somewhere as the ``k``-th input moves: by what no halving of a step lessens.
+
+    None when the time ``end`` comes first.
+    """
     x, generator = case.base[k], case.generator(f"jump {k}")
     unit = (element_steps(x) / FIRST_STEP).to(x.dtype)
     for length in LENGTHS:
@@ -140,6 +158,8 @@ def jumps(case: Case, k: int) -> bool:
             u = length * unit * signed(case.n[k], generator).to(x.dtype) * some
             if _jumps_between(case, k, x, _within(case, k, u)):
                 return True
+            if time.monotonic() > end:
+                return None
     return False
 
 
@@ -227,36 +247,33 @@ class Parts:
 
     factors: dict[int, float]
     """Of each input that an output is a copy of."""
-    offsets: list[float]
-    """For each input the largest element of B(0), with its sign."""
+    offsets: list[Tensor]
+    """B(0), for each input."""
 
 
 def _points(case: Case) -> Iterator[dict[int, Tensor]]:
-    """Give the inputs as they are, and other values of all of them, of both signs."""
+    """Give the inputs as they are, and other values of all of them, of both signs and up to large ones."""
     yield {}
     generator = case.generator("identity")
-    for size in (1.0, 3.0):
+    for size in SIZES:
         yield {
             k: (x + size * (element_steps(x) / FIRST_STEP) * signed(case.n[k], generator)).to(x.dtype)
             for k, x in enumerate(case.base)
         }
 
 
-def _sources(case: Case, points: list[dict[int, Tensor]]) -> list[int] | None:
-    """Return for each output which input it is a copy of, at every point at which forward has a value."""
+def _sources(case: Case, points: Sequence[dict[int, Tensor]]) -> list[int] | None:
+    """Return for each output which input it is a copy of at every point."""
     candidates = [set(range(len(case.inputs))) for _ in case.outputs]
-    for flats in list(points):
+    for flats in points:
         value = case.value(flats)
-        if flats and not bool(value.isfinite().all()):
-            points.remove(flats)
-            continue
         for o, sources in enumerate(candidates):
             part = value[case.output_slice(o)]
             xs = {k: flats.get(k, case.base[k]).to(torch.float64) for k in sources}
             sources.intersection_update({k for k, x in xs.items() if torch.equal(x, part)})
-    if len(points) < 2 or not all(candidates):
-        return None
-    return [min(sources) for sources in candidates]
+        if not all(candidates):
+            return None
+    return [min(sources) for sources in candidates] if len(points) > 1 else None
 
 
 def _parts(case: Case, sources: list[int], flats: dict[int, Tensor]) -> Parts | None:
@@ -277,16 +294,18 @@ def _parts(case: Case, sources: list[int], flats: dict[int, Tensor]) -> Parts | 
                 linear = linear - factor * incoming
             if not bool((linear.abs() <= allowed).all()):  # not so for NaN
                 return None
-    return Parts(factors, [float(b[int(b.abs().argmax())]) if b.numel() else 0.0 for b in offset])
+    return Parts(factors, offset)
 
 
-def _same(one: dict[int, float], other: dict[int, float]) -> bool:
-    return all(math.isclose(one[k], other[k], rel_tol=1e-6, abs_tol=1e-9) for k in one)
+def _same(one: dict[int, float], other: Parts | None) -> bool:
+    return other is not None and all(
+        math.isclose(c, other.factors[k], rel_tol=1e-6, abs_tol=1e-9) for k, c in one.items()
+    )
 
 
 def _scaled(case: Case, parts: Parts) -> Stated | None:
     others = {k: c for k, c in parts.factors.items() if not math.isclose(c, 1.0, rel_tol=1e-6)}
-    if not others:
+    if not others or any(case.n[k] == 1 for k in others):  # of a single number a sum and a mean are copies, too
         return None
     zeros = [a.name for a in case.arguments if isinstance(a.value, float) and a.value == 0.0]
     if 0.0 in others.values() and not zeros:
@@ -308,12 +327,20 @@ def _named(case: Case, factor: float) -> str:
     return ""
 
 
-def _side_loss(case: Case, parts: Parts) -> Stated | None:
-    if not all(math.isclose(c, 1.0, rel_tol=1e-6) for c in parts.factors.values()):
+def _side_loss(case: Case, parts: Sequence[Parts]) -> Stated | None:
+    """Guess a loss that is added to other inputs, or to the one that is passed on if it depends on that."""
+    factors, offsets = parts[0].factors, parts[0].offsets
+    if not all(math.isclose(c, 1.0, rel_tol=1e-6) for c in factors.values()):
         return None
-    said = [f"`{case.inputs[k].name}` {b:.6g}" for k, b in enumerate(parts.offsets) if b]
+    if any(bool(offsets[k].any()) and all(torch.equal(p.offsets[k], offsets[k]) for p in parts) for k in factors):
+        return None  # a constant that is added to the gradient is no loss of anything
+    said = [f"`{case.inputs[k].name}` {_largest(b):.6g}" for k, b in enumerate(offsets) if bool(b.any())]
     evidence = (
         "forward returns its input as it is, backward passes the incoming gradient on, and besides gives "
-        f"{' and '.join(said)} whatever comes in"
+        f"{' and '.join(said) or 'something'} whatever comes in"
     )
     return Stated(("side-loss",), "guessed", evidence)
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.flatten()[int(values.abs().argmax())])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TypeAlias
 
 from gradwright.checking.report import ContractResult, Finding, NotChecked, Report
@@ -21,11 +21,23 @@ def no_command(report: Report, contract: str) -> str | None:
     return None
 
 
-def findings(label: str, report: Report, pen: Pen, *, verbose: bool, again: Again = no_command) -> None:
-    """Write a paragraph for each finding that says something is, or may be, wrong."""
+def findings(
+    label: str,
+    report: Report,
+    pen: Pen,
+    *,
+    verbose: bool,
+    again: Again = no_command,
+    elsewhere: Container[str] = (),
+) -> None:
+    """Write a paragraph for each finding that says something is, or may be, wrong.
+
+    Arguments:
+        elsewhere: contracts whose findings are written elsewhere.
+    """
     scripts: set[str] = set()
     frames: set[Frame] = set()
-    for name, _ in summary.worst(report):
+    for name in (name for name, _ in summary.worst(report) if name not in elsewhere):
         result = report[name]
         grave = [finding for finding in summary.concerns(result) if finding.verdict in ("fail", "suspect")]
         shown = grave if verbose else grave[:MAX_FINDINGS]

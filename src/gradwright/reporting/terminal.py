@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from gradwright.checking.report import Entry, NotChecked, Report, Usage
-from gradwright.reporting import overview, paragraphs, summary
+from gradwright.reporting import guessed, overview, paragraphs, summary
 from gradwright.reporting.baseline import known
 from gradwright.reporting.exercised import NOTHING_USED, Exercised, exercised
 from gradwright.reporting.paragraphs import Again
@@ -99,8 +99,12 @@ def _write(
     elif rows:
         overview.many(rows, len(hidden), pen)
     _unused(used, pen, verbose, first=not rows)
+    shared = guessed.alike(reports, verbose)
+    together = {label: {result.id} for rows in shared.values() for label, _, result in rows}
     for label, report in reports:
-        paragraphs.findings(label, report, pen, verbose=verbose, again=again)
+        elsewhere = together.get(label, set())
+        paragraphs.findings(label, report, pen, verbose=verbose, again=again, elsewhere=elsewhere)
+    guessed.write(shared, pen)
     for label, row in zip(summary.labels(rows), rows):
         if isinstance(row, NotChecked):
             paragraphs.not_run(label, row, pen, verbose=verbose)
@@ -109,7 +113,7 @@ def _write(
     _refused(reports, alone, pen)
     _left_out(reports, alone, pen)
     _known(rows, pen, verbose)
-    _inputs(reports, alone, pen, verbose)
+    _inputs(reports, alone, pen, verbose, together)
     if not alone or used.missed:
         _footer(entries, used, pen)
 
@@ -206,7 +210,9 @@ def _reasons(title: str, rows: Sequence[tuple[str, Verdict, str, str]], alone: b
     pen.grid(lines)
 
 
-def _inputs(reports: Sequence[tuple[str, Report]], alone: bool, pen: Pen, verbose: bool) -> None:
+def _inputs(
+    reports: Sequence[tuple[str, Report]], alone: bool, pen: Pen, verbose: bool, together: Container[str]
+) -> None:
     """Write which inputs each subject was checked on, how small an error would have been seen, and the notes."""
     rows = []
     for label, report in reports:
@@ -218,7 +224,8 @@ def _inputs(reports: Sequence[tuple[str, Report]], alone: bool, pen: Pen, verbos
         seen = [f"{summary.small_text(size)} ({name})" for size, name in summary.sensitivities(report)]
         if seen:
             said.append(pen.text((f"relative errors above {', '.join(seen)} would have been seen", "dim")))
-        said += [pen.text(("note: ", "bold"), note) for note in report.notes]
+        notes = [note for note in report.notes if not (label in together and note == f"intent: {report.intent}")]
+        said += [pen.text(("note: ", "bold"), note) for note in notes]
         if said:
             rows.append((pen.text("" if alone else label), Text("\n").join(said)))
     if rows:

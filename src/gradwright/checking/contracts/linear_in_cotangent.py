@@ -35,8 +35,8 @@ from gradwright.checking import repro
 from gradwright.checking.case import Case
 from gradwright.checking.contracts import contract
 from gradwright.checking.guards import without_linearity
-from gradwright.checking.intended import linear_part
-from gradwright.checking.intent_guess import as_suspect, guess_identity
+from gradwright.checking.intended import linear_part, without_offset
+from gradwright.checking.intent_guess import as_suspect, guess
 from gradwright.checking.judge import one_unit_away
 from gradwright.checking.magnitudes import largest_in_backward
 from gradwright.checking.report import Finding, Outcome, Where
@@ -84,8 +84,11 @@ def examine(case: Case) -> Outcome:
     if obstacle is not None:
         return obstacle
     outcome = _compare(linear_part(case))
-    guess = guess_identity(case) if outcome.verdict == "fail" else None
-    return outcome if guess is None else as_suspect(case, guess, outcome)
+    meant = guess(case, (), ()) if outcome.verdict == "fail" else None
+    if meant is None or meant.value != ("side-loss",):
+        return outcome
+    rest = _compare(without_offset(case))
+    return rest if rest.verdict == "fail" else as_suspect(case, meant, outcome)
 
 
 def _compare(case: Case) -> Outcome:

@@ -39,7 +39,7 @@ from gradwright.checking.guards import without_gradients, without_numbers
 from gradwright.checking.illustrate import of_wrong_gradient
 from gradwright.checking.intended import divided, factors_of, linear_part, without_offset
 from gradwright.checking.intent import declared
-from gradwright.checking.intent_guess import as_suspect, guess_identity, guess_surrogate
+from gradwright.checking.intent_guess import as_suspect, guess
 from gradwright.checking.iterating import LOOSE, operations_vary
 from gradwright.checking.jacobian import Comparison, compare
 from gradwright.checking.judge import State, largest_entry
@@ -233,11 +233,11 @@ def _accused(case: Case, blocks: list[Block], projections: list[Projection], fai
             "check it by itself, or declare surrogate= for the whole"
         )
         return replace(failed, verdict="skipped", message=message, findings=())
-    guess = guess_surrogate(case, blocks, projections) or guess_identity(case)
-    if guess is not None:
-        apart_from_it = guess.value == ("side-loss",)  # about which linear-in-cotangent speaks
+    meant = guess(case, blocks, projections)
+    if meant is not None:
+        apart_from_it = meant.value == ("side-loss",)  # about which linear-in-cotangent speaks
         if not apart_from_it:
-            return as_suspect(case, guess, failed)
+            return as_suspect(case, meant, failed)
         outcome = _compared(without_offset(case), twin)
         return replace(outcome, message=f"{APART}{outcome.message}")
     if case.draws:
