@@ -5,7 +5,7 @@ Plain data, nothing is computed here. The views (terminal, HTML, JSON) live in :
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -130,6 +130,8 @@ class Outcome:
     guess: Stated | None = None
     """What the rule seems to mean to be, where nothing is declared and a failure became a suspicion for it."""
     pictures: tuple[Picture, ...] = ()
+    illustrate: Callable[[], Iterable[Picture]] | None = field(default=None, compare=False)
+    """Makes more pictures, for the one outcome among many tries that is reported."""
 
 
 def pictures_of(outcomes: Sequence[Outcome], verdict: Verdict) -> tuple[Picture, ...]:

@@ -16,6 +16,8 @@ from gradwright.typing import Verdict
 
 SHOWN_APART: tuple[Verdict, ...] = ("fail", "suspect", "unresolved")
 """Verdicts whose findings have a section of their own; a refusal is a row among all contracts."""
+MENTIONED = 0.01
+"""Seconds that a contract must take for its time to be shown."""
 MAX_LISTED = 12
 """Wrong pairs that are listed beside a scatter plot."""
 
@@ -229,7 +231,7 @@ def _examined_row(result: ContractResult, anchor: str) -> Markup:
         element("td", element("i", MARKS[result.verdict], cls=f"mark {result.verdict}", aria_label=result.verdict)),
         element("td", name, cls="id"),
         element("td", *(element("div", piece) for piece in said)),
-        element("td", summary.seconds_text(result.seconds) if result.seconds else "", cls="time"),
+        element("td", summary.seconds_text(result.seconds) if result.seconds >= MENTIONED else "", cls="time"),
         id=None if has_section else f"{anchor}.{result.id}",
     )
 
