@@ -135,9 +135,12 @@ class Outcome:
 
 
 def pictures_of(outcomes: Sequence[Outcome], verdict: Verdict) -> tuple[Picture, ...]:
-    """Return the pictures of all samples, those of samples with the verdict first, and no more than a page needs."""
+    """Return the pictures of all samples, each kind of the same thing once: from a sample with the verdict if any."""
     telling_first = sorted(outcomes, key=lambda outcome: outcome.verdict != verdict)
-    return tuple(picture for outcome in telling_first for picture in outcome.pictures)[:MAX_PICTURES]
+    found: dict[object, Picture] = {}
+    for picture in (picture for outcome in telling_first for picture in outcome.pictures):
+        found.setdefault((type(picture), picture.title), picture)
+    return tuple(found.values())[:MAX_PICTURES]
 
 
 @dataclass(frozen=True)
