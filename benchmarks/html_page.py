@@ -37,7 +37,7 @@ from tests.defects.entries import all_defects  # noqa: E402
 from tests.reporting.browser import Browser, browser, missing  # noqa: E402
 
 PAGE = ROOT / "docs" / "reports.md"
-PICTURE = ROOT / "docs" / "pictures" / "report.png"
+PICTURE = ROOT / "docs" / "pictures" / "report.webp"
 SUBJECTS, LOADS = 40, 5
 MOST_BYTES, MOST_SECONDS = 2_000_000, 1.0
 SHOWN = (1280, 1040)
@@ -103,12 +103,14 @@ def loads(running: Browser, page: Path, number: int) -> list[Row]:
 
 
 def picture(running: Browser, page: Path) -> bytes:
-    """Return the upper part of the page as a PNG."""
+    """Return the upper part of the page as a WebP."""
     width, height = SHOWN
     running.resize(width, height)
     running.prefer("light")
     running.open(page)
-    return base64.b64decode(running.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"])
+    return base64.b64decode(
+        running.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "webp", "quality": 85})["data"]
+    )
 
 
 def row(name: str, value: float, unit: str, most: float) -> Row:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 import torch
@@ -9,14 +10,16 @@ from torch.autograd import Function
 import gradwright as gw
 from gradwright.checking import illustrate
 from gradwright.checking.case import Case
-from gradwright.checking.illustrate import heat_map, ladder
+from gradwright.checking.illustrate import drawn, heat_map, ladder
 from gradwright.checking.jacobian import compare
+from gradwright.checking.report import Outcome, pictures_of
 from gradwright.checking.samples import Sample
 from gradwright.checking.shown import Bars, Curves, HeatMap, Ladder
 from gradwright.checking.subject import as_subject
 from tests.subjects import Exp
 
 DOUBLE = torch.float64
+SLOW = ("compile", "compile-with-func", "export")
 
 
 class OneWrong(Function):
@@ -115,6 +118,24 @@ def test_what_goes_wrong_in_a_picture_is_not_told(monkeypatch):
     assert report["matches-differences"].pictures == ()
 
 
+def test_pictures_are_made_once_for_the_outcome_that_is_reported(monkeypatch):
+    made = []
+    monkeypatch.setattr(illustrate, "curves", lambda case: made.append(case) or ())
+    report = gw.check(OneWrong, torch.linspace(-1.0, 2.0, 6, dtype=DOUBLE), level="standard", skip=SLOW)
+    assert not report
+    assert "shrunk" in report["matches-differences"].findings[0].repro  # by many more tries
+    assert len(made) == 1
+    made.clear()
+    assert gw.check(gw.ste.round, torch.linspace(-1.9, 1.9, 20, dtype=DOUBLE), skip=SLOW)
+    assert len(made) == 1
+
+
+def test_pictures_that_take_too_long_are_left_out_and_the_verdict_stays():
+    outcome = Outcome("fail", "wrong", illustrate=lambda: iter(lambda: time.sleep(0.01), 1))
+    assert drawn(outcome, 0.1) == outcome
+    assert drawn(outcome, 0.1).pictures == ()
+
+
 def test_a_slow_subject_gets_no_pictures(monkeypatch):
     monkeypatch.setattr(illustrate, "SECONDS", {"standard": 0.0})
     report = gw.check(OneWrong, torch.linspace(-1.0, 2.0, 6, dtype=DOUBLE), only="matches-differences")
@@ -123,7 +144,13 @@ def test_a_slow_subject_gets_no_pictures(monkeypatch):
 
 
 def test_pictures_are_few_however_many_samples():
-    assert len(gw.check(OneWrong, torch.randn(4, dtype=DOUBLE), only="matches-differences").results[0].pictures) <= 6
+    def bars(title):
+        return Bars(title, "error", ())
+
+    outcomes = [Outcome("pass", pictures=(bars("a"), bars("b"))), Outcome("fail", pictures=(Bars("a", "telling", ()),))]
+    assert pictures_of(outcomes, "fail") == (Bars("a", "telling", ()), bars("b"))
+    many = [Outcome("pass", pictures=(bars(str(n)),)) for n in range(50)]
+    assert len(pictures_of(many, "pass")) == 6
 
 
 def test_low_precision_measures_each_dtype():

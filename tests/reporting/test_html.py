@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gradwright.checking.report import Evidence, SampleNote, Support, Usage
+from gradwright.checking.report import Evidence, SampleNote, Stated, Support, Usage
 from gradwright.checking.shown import Bar, Bars, Curves, HeatMap, Ladder, Line, Part, Source
 from gradwright.reporting import svg, table
 from gradwright.reporting.html import write_html
@@ -237,6 +237,13 @@ def test_a_picture_says_what_it_is_of_and_a_finding_shows_what_is_wrong_only(pag
     assert "Gradient of the output with respect to x : all 2 elements shown agree" in " ".join(said.split())
 
 
+def test_of_several_samples_a_picture_shows_the_first(page, make):
+    first, second = (Evidence(("w[0]",), (1.0,), (n,), (1e-9,), title="the same") for n in (2.0, 3.0))
+    shown = page([make.broken(evidence=(first, second))])
+    assert len(shown.all("figure")) == 1
+    assert "2 ± 1e-09" in shown.text("td")
+
+
 def test_many_points_are_thinned_but_never_the_wrong_ones():
     n = 1000
     numeric = tuple(float(i) for i in range(n))
@@ -376,3 +383,23 @@ def test_a_mark_is_at_the_function_that_a_contract_is_about(page, make, contract
 
 def test_without_source_there_is_no_listing(page, make):
     assert not page([make.broken()]).all("details", **{"class": "source"})
+
+
+@pytest.mark.parametrize(
+    ("origin", "said"),
+    [
+        ("declared", "Intent: surrogate, declared: the marker in line 3."),
+        ("guessed", "Intent: surrogate, guessed: it fits round."),
+    ],
+)
+def test_the_intent_is_said_and_who_says_so(page, make, origin, said):
+    evidence = "the marker in line 3" if origin == "declared" else "it fits round"
+    shown = page([make.report(intent=Stated(("surrogate",), origin, evidence))])
+    assert shown.all("p", **{"class": f"intent {origin}"})
+    text = " ".join("".join(data for tag, data in shown.texts if tag in ("p", "b")).split())
+    assert said in text
+
+
+def test_what_the_baseline_knows_is_still_there_to_read(page, make):
+    known = make.result(verdict="skipped", message="what was found is known", known=(make.finding(),))
+    assert "known: The gradient has the wrong sign." in page([make.report("Exp", known)]).text("small")

@@ -7,7 +7,7 @@ is told.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,9 +18,12 @@ from gradwright.checking.case import Case
 from gradwright.checking.differences import FIRST_STEP, Rungs, climb, element_steps, one_hot
 from gradwright.checking.jacobian import Comparison
 from gradwright.checking.judge import State
+from gradwright.checking.limits import TimeLimitError, time_limit
 from gradwright.checking.overlay import EVALUATIONS as CURVE_EVALUATIONS
 from gradwright.checking.overlay import curves
 from gradwright.checking.projection import Projection
+from gradwright.checking.report import Outcome
+from gradwright.checking.settings import preserved_settings
 from gradwright.checking.shown import HeatMap, Ladder, Picture
 from gradwright.checking.variants import quietly
 from gradwright.typing import Level
@@ -36,27 +39,34 @@ BEYOND = 2.0
 """The least that an accused entry is shown to be beyond what is allowed, for one that is accused by other evidence."""
 
 
+def drawn(outcome: Outcome, seconds: float) -> Outcome:
+    """Return an outcome with all its pictures; without those that fail, or are not ready after some seconds."""
+    if outcome.illustrate is None:
+        return outcome
+    pictures: tuple[Picture, ...] = ()
+    try:
+        with time_limit(seconds), preserved_settings(), quietly():
+            pictures = tuple(outcome.illustrate())
+    except (Exception, TimeLimitError):
+        pass
+    return replace(outcome, pictures=(*outcome.pictures, *pictures), illustrate=None)
+
+
 def of_wrong_gradient(
     case: Case, comparisons: Sequence[Comparison], projections: Sequence[Projection]
-) -> tuple[Picture, ...]:
+) -> Iterable[Picture]:
     """Return the pictures for a gradient that is accused."""
-    evaluations = LADDER_EVALUATIONS * MAX_BLOCKS + CURVE_EVALUATIONS
-    return _made(case, evaluations, lambda: _pictures(case, comparisons, projections))
+    affordable = _affordable(case, LADDER_EVALUATIONS * MAX_BLOCKS + CURVE_EVALUATIONS)
+    return _pictures(case, comparisons, projections) if affordable else ()
 
 
-def of_surrogate(case: Case) -> tuple[Picture, ...]:
+def of_surrogate(case: Case) -> Iterable[Picture]:
     """Return the pictures for a rule that uses the derivative of another function."""
-    return _made(case, CURVE_EVALUATIONS, lambda: curves(case))
+    return curves(case) if _affordable(case, CURVE_EVALUATIONS) else ()
 
 
-def _made(case: Case, evaluations: int, make: Callable[[], Iterable[Picture]]) -> tuple[Picture, ...]:
-    if evaluations * case.forward_seconds > SECONDS[case.level]:
-        return ()
-    with quietly():
-        try:
-            return tuple(make())
-        except Exception:
-            return ()
+def _affordable(case: Case, evaluations: int) -> bool:
+    return evaluations * case.forward_seconds <= SECONDS[case.level]
 
 
 def _pictures(case: Case, comparisons: Sequence[Comparison], projections: Sequence[Projection]) -> Iterator[Picture]:

@@ -5,7 +5,7 @@ Plain data, nothing is computed here. The views (terminal, HTML, JSON) live in :
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -130,12 +130,17 @@ class Outcome:
     guess: Stated | None = None
     """What the rule seems to mean to be, where nothing is declared and a failure became a suspicion for it."""
     pictures: tuple[Picture, ...] = ()
+    illustrate: Callable[[], Iterable[Picture]] | None = field(default=None, compare=False)
+    """Makes more pictures, for the one outcome among many tries that is reported."""
 
 
 def pictures_of(outcomes: Sequence[Outcome], verdict: Verdict) -> tuple[Picture, ...]:
-    """Return the pictures of all samples, those of samples with the verdict first, and no more than a page needs."""
+    """Return the pictures of all samples, each kind of the same thing once: from a sample with the verdict if any."""
     telling_first = sorted(outcomes, key=lambda outcome: outcome.verdict != verdict)
-    return tuple(picture for outcome in telling_first for picture in outcome.pictures)[:MAX_PICTURES]
+    found: dict[object, Picture] = {}
+    for picture in (picture for outcome in telling_first for picture in outcome.pictures):
+        found.setdefault((type(picture), picture.title), picture)
+    return tuple(found.values())[:MAX_PICTURES]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from gradwright.checking.defaults import current
 from gradwright.checking.earlier import FORWARD, NOTHING, SHRINKING, Earlier
 from gradwright.checking.gradcheck import UNPACKED, as_arguments, translate
 from gradwright.checking.grading import as_consequence, as_declared, insist, merged, soften
+from gradwright.checking.illustrate import drawn
 from gradwright.checking.intent import declared, parse_intent, read_marker, stated
 from gradwright.checking.limits import TimeLimitError, time_limit
 from gradwright.checking.remarks import remarks
@@ -324,6 +325,7 @@ def _examine(contract: Contract, case: Case, limit: float) -> Outcome:
     try:
         with time_limit(limit), preserved_settings():
             outcome = contract.examine(case)
+        outcome = drawn(outcome, limit)
     except TimeLimitError:
         if case.audit is None:  # not a single backward has come back
             case.hung_under = contract.id

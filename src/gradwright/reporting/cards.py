@@ -16,6 +16,8 @@ from gradwright.typing import Verdict
 
 SHOWN_APART: tuple[Verdict, ...] = ("fail", "suspect", "unresolved")
 """Verdicts whose findings have a section of their own; a refusal is a row among all contracts."""
+MENTIONED = 0.01
+"""Seconds that a contract must take for its time to be shown."""
 MAX_LISTED = 12
 """Wrong pairs that are listed beside a scatter plot."""
 
@@ -88,7 +90,7 @@ def _checked(report: Report, anchor: str) -> list[Markup]:
                 named.append((result, finding, name))
             else:
                 others.append(section)
-    parts = [*accused, listing(report, named, opened=bool(named)), *others, _examined(report, anchor)]
+    parts = [_intent(report), *accused, listing(report, named, opened=bool(named)), *others, _examined(report, anchor)]
     if report.support:
         parts.append(_support(report, anchor))
     if report.samples:
@@ -98,6 +100,15 @@ def _checked(report: Report, anchor: str) -> list[Markup]:
         notes = [element("li", prose(note)) for note in report.notes]
         parts.append(element("section", element("h3", "Notes"), element("ul", *notes), cls="notes"))
     return [part for part in parts if part]
+
+
+def _intent(report: Report) -> Markup:
+    """Say what the rule means to be, and who says so; a finding about a guess says how to settle it."""
+    if report.intent is None:
+        return Markup("")
+    words = ", ".join(report.intent.value)
+    said: list[str] = [element("b", f"Intent: {words}"), f", {report.intent.origin}: ", prose(report.intent.evidence)]
+    return element("p", *said, ".", cls=f"intent {report.intent.origin}")
 
 
 def _finding(report: Report, result: ContractResult, finding: Finding, name: str, pictures: Markup) -> Markup:
@@ -149,6 +160,7 @@ def _pictures(result: ContractResult) -> Markup:
     shown = [evidence for evidence in result.evidence if evidence.labels]
     if result.verdict in ("fail", "suspect"):
         shown = [evidence for evidence in shown if svg.outside(evidence)]
+    shown = list({evidence.title: evidence for evidence in reversed(shown)}.values())[::-1]  # of many samples the first
     drawn = [picture for picture in map(plots.figure, result.pictures) if picture]
     pictures = element("div", *drawn, cls="pictures") if drawn else ""
     return join(*map(_figure, shown), pictures)
@@ -217,6 +229,7 @@ def _examined_row(result: ContractResult, anchor: str) -> Markup:
     said: list[str] = [prose(result.message)] if result.message else []
     if result.verdict == "unsupported":
         said += [prose(finding.hint) for finding in result.findings if finding.hint]
+    said += [element("small", prose(f"known: {finding.message}")) for finding in result.known]
     if result.sensitivity is not None:
         size = summary.small_text(result.sensitivity)
         said.append(element("small", f"relative errors above {size} would have been seen"))
@@ -229,7 +242,7 @@ def _examined_row(result: ContractResult, anchor: str) -> Markup:
         element("td", element("i", MARKS[result.verdict], cls=f"mark {result.verdict}", aria_label=result.verdict)),
         element("td", name, cls="id"),
         element("td", *(element("div", piece) for piece in said)),
-        element("td", summary.seconds_text(result.seconds) if result.seconds else "", cls="time"),
+        element("td", summary.seconds_text(result.seconds) if result.seconds >= MENTIONED else "", cls="time"),
         id=None if has_section else f"{anchor}.{result.id}",
     )
 

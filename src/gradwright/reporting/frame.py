@@ -12,18 +12,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gradwright.checking.report import Report
+from gradwright.reporting.summary import ABOUT
 
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 MAX_LINES = 5
-ROLES = {
-    "modes-agree": ("jvp",),
-    "nested-forward": ("jvp",),
-    "vmap": ("vmap",),
-    "inputs-untouched": ("forward",),
-    "non-differentiable-outputs": ("setup_context", "forward"),
-}
-"""The methods of a Function that a contract is about, where these are not its backward."""
 RULE = ("backward", "vjp")
 
 
@@ -58,7 +51,7 @@ def _place(report: Report, contract: str) -> tuple[str, int, int] | None:
         return _function(elsewhere[1], int(elsewhere[2]), ())
     if report.file is None or report.line is None:
         return None
-    return _function(report.file, int(beside[1]) if beside else report.line, (*ROLES.get(contract, ()), *RULE))
+    return _function(report.file, int(beside[1]) if beside else report.line, (*ABOUT.get(contract, ()), *RULE))
 
 
 def _function(file: str, line: int, roles: Sequence[str]) -> tuple[str, int, int] | None:

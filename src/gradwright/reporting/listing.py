@@ -12,20 +12,6 @@ from gradwright.reporting import summary
 from gradwright.reporting.markup import Markup, element, prose
 from gradwright.reporting.pen import MARKS
 
-ABOUT: Mapping[str, tuple[Role, ...]] = {
-    "deterministic": ("forward",),
-    "inputs-untouched": ("forward",),
-    "modes-agree": ("jvp",),
-    "nested-forward": ("jvp",),
-    "no-shared-state": ("forward",),
-    "non-differentiable-outputs": ("setup_context", "forward"),
-    "released": ("setup_context", "forward"),
-    "saved-through-hooks": ("setup_context", "forward"),
-    "saved-untouched": ("backward",),
-    "vmap": ("vmap",),
-}
-"""The functions that a contract is about, the first that there is; of contracts that are not named, the rule."""
-
 RULE: tuple[Role, ...] = ("backward", "jvp", "forward")
 PLACE = re.compile(r"\bline (\d+) of ([^\s:;,]+)")
 MAX_WORDS = 160
@@ -57,7 +43,7 @@ def _place(sources: Sequence[Source], result: ContractResult, finding: Finding) 
             known = any(number == int(line) for number, _ in source.lines)
             if known and PurePath(source.file).name == PurePath(file.rstrip(".")).name:
                 return source.file, int(line)
-    for role in (*ABOUT.get(result.id, ()), *RULE):
+    for role in (*summary.ABOUT.get(result.id, ()), *RULE):
         for source in sources:
             for part in source.parts:
                 if part.role == role and any(number == part.first for number, _ in source.lines):

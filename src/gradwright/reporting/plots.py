@@ -16,7 +16,7 @@ from gradwright.reporting.summary import small_text, value_text
 from gradwright.reporting.svg import LARGEST, picture, ticks, widened
 
 WIDTH, HEIGHT = 380.0, 236.0
-LEFT, TOP, RIGHT, BOTTOM = 58.0, 12.0, 14.0, 44.0
+LEFT, TOP, RIGHT, BOTTOM = 58.0, 12.0, 20.0, 44.0
 SMALLEST = 1e-290
 STYLES = ("one", "two", "three", "four")
 """Classes of the lines of a plot, in their order."""
@@ -97,7 +97,7 @@ def _frame(x: _Axis, y: _Axis, x_name: str, y_name: str) -> list[Markup]:
 
 
 def _number(value: float, logarithmic: bool) -> str:
-    if logarithmic and not 1e-3 < value < 1e5:
+    if logarithmic and not 1e-3 < value < 1e4:
         return f"1e{round(math.log10(value))}"
     return f"{value:.4g}"
 

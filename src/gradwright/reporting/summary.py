@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from gradwright.checking.contracts import QUESTIONS
 from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report, Usage
+from gradwright.checking.shown import Role
 from gradwright.typing import GUESSED, VERDICTS, Verdict
 
 Status: TypeAlias = Literal[
@@ -37,6 +38,19 @@ HEADINGS = {
     "does it compose?": "composes",
 }
 """A question in one word, for the head of a column."""
+
+ABOUT: Mapping[str, tuple[Role, ...]] = {
+    "deterministic": ("forward",),
+    "inputs-untouched": ("forward",),
+    "modes-agree": ("jvp",),
+    "nested-forward": ("jvp",),
+    "no-shared-state": ("forward",),
+    "non-differentiable-outputs": ("setup_context", "forward"),
+    "released": ("setup_context", "forward"),
+    "saved-through-hooks": ("setup_context", "forward"),
+    "vmap": ("vmap",),
+}
+"""The methods that a contract is about, the first that there is; those that are not named are about the rule."""
 
 
 @dataclass(frozen=True)

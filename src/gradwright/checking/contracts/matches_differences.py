@@ -180,8 +180,8 @@ def _compared(case: Case, twin: str) -> Outcome:
     outcome = _concluded(case, blocks, projections, tuple(findings), twin)
     if not findings:
         return outcome
-    pictures = of_wrong_gradient(case, [block.comparison for block in blocks], projections)
-    return replace(outcome, pictures=pictures)
+    compared = [block.comparison for block in blocks]
+    return replace(outcome, illustrate=lambda: of_wrong_gradient(case, compared, projections))
 
 
 def _concluded(

@@ -66,7 +66,7 @@ def examine(case: Case) -> Outcome:
         "pass",
         f"the rule is the VJP of the declared surrogate for {len(cotangents)} cotangents",
         sensitivity=2 * tolerance.relative + case.allowances.rtol,
-        pictures=of_surrogate(case),
+        illustrate=lambda: of_surrogate(case),
     )
 
 
@@ -95,7 +95,7 @@ def _differs(case: Case, k: int, v: Tensor, got: Tensor, want: Tensor, allowed: 
         float(allowed[i]),
         repro.script(case, body),
     )
-    return Outcome("fail", message, (finding,), pictures=of_surrogate(case))
+    return Outcome("fail", message, (finding,), illustrate=lambda: of_surrogate(case))
 
 
 def _factor(got: Tensor, want: Tensor, allowed: Tensor) -> str:
