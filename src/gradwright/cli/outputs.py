@@ -142,7 +142,7 @@ def write_reports(entries: Sequence[Entry], usage: Sequence[Usage], options: arg
             continue
         try:
             if name == "html":
-                html.write_html(entries, Path(path))
+                html.write_html(entries, Path(path), usage=usage, command=command)
             else:
                 Path(path).write_text(texts[name](), encoding="utf-8", errors="backslashreplace", newline="\n")
         except OSError as error:
