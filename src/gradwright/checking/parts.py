@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gradwright.checking import trees
 from gradwright.checking.subject import Argument, Subject
+from gradwright.checking.tensors import from_flat, to_flat
 from gradwright.errors import SampleError
 
 Adjustment: TypeAlias = "Callable[[list[Tensor | None], Mapping[int, Tensor]], list[Tensor | None]]"
@@ -59,6 +60,25 @@ class Pass:
             self.differentiable, self.inputs, list(cotangents), create_graph=create_graph, allow_unused=True
         )
         return list(gradients)
+
+
+def is_symmetric(item: Input) -> bool:
+    """Tell whether an input is a symmetric or Hermitian matrix, or a batch of them."""
+    t = item.tensor.detach()
+    square = t.layout == torch.strided and t.ndim >= 2 and t.shape[-1] == t.shape[-2] > 1
+    return square and torch.allclose(t, t.mH)
+
+
+def in_kind(item: Input, u: Tensor) -> Tensor:
+    """Return a direction that keeps a symmetric or Hermitian matrix what it is.
+
+    Functions of such matrices (Cholesky factor, eigenvalues, solves) may read one triangle and give the gradient that
+    is symmetric; in other directions value and gradient are those of two different functions.
+    """
+    if not is_symmetric(item):
+        return u
+    direction = from_flat(u, torch.empty(item.tensor.shape, dtype=item.tensor.dtype))
+    return to_flat((direction + direction.mH) / 2).to(torch.float64)
 
 
 def differentiable_inputs(subject: Subject, arguments: Sequence[Argument]) -> list[Input]:

@@ -302,3 +302,36 @@ def test_digits_that_pytorch_itself_lacks_are_not_accused() -> None:
     for seed in range(3):
         found = gw.check(LogGamma, inputs, only="second-order", seed=seed)["second-order"]
         assert found.verdict == "pass", found.message
+
+
+class SymmetricSolve(Function):
+    """The solution for a symmetric matrix of which forward reads one triangle; the gradient is symmetric."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return torch.cholesky_solve(b, torch.linalg.cholesky(a))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        a, b = ctx.saved_tensors
+        out, back = SymmetricSolve.apply(a, b), SymmetricSolve.apply(a, g)
+        return -(back @ out.t() + out @ back.t()) / 2, back
+
+
+def forget_the_solution(ctx: Any, g: Tensor) -> Any:
+    a, b = ctx.saved_tensors
+    out, back = SymmetricSolve.apply(a, b).detach(), SymmetricSolve.apply(a, g)
+    return -(back @ out.t() + out @ back.t()) / 2, back
+
+
+@pytest.mark.parametrize("contract", ["second-order", "gradient-penalty"])
+def test_functions_of_symmetric_matrices_are_judged_along_symmetric_directions(contract: str) -> None:
+    half = x(3, 3)
+    a, b = half @ half.t() + 3 * torch.eye(3, dtype=torch.float64), x(3, 2, seed=1)
+    a = (a + a.t()) / 2
+    only = (contract, "second-order")
+    found = gw.check(SymmetricSolve, a, b, only=only, seed=0)[contract]
+    assert found.verdict == "pass", found.message
+    broken = variant(SymmetricSolve, "Forgets", backward=forget_the_solution)
+    assert gw.check(broken, a, b, only=contract, seed=0)[contract].verdict == "fail"

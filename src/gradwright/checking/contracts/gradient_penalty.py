@@ -39,7 +39,7 @@ from gradwright.checking.guards import without_gradients
 from gradwright.checking.intent import deviates
 from gradwright.checking.judge import MARGIN, one_unit_away
 from gradwright.checking.magnitudes import Magnitudes
-from gradwright.checking.parts import Pass
+from gradwright.checking.parts import Input, Pass, in_kind, is_symmetric
 from gradwright.checking.report import Finding, Outcome
 from gradwright.checking.second import (
     Directional,
@@ -53,6 +53,8 @@ from gradwright.checking.trials import has_own_rule
 from gradwright.errors import describe_exception
 
 Loss = Callable[[Pass], Tensor]
+Kind = Callable[[Input, Tensor], Tensor]
+"""Makes a direction of an input one that keeps the input what it is."""
 
 HINT = (
     "the gradient that backward returns has lost its graph, at least in part: compute it with PyTorch operations on "
@@ -87,6 +89,8 @@ def examine(case: Case) -> Outcome:
     for name, loss in losses.items():
         try:
             results = _judge(case, loss, weights)
+            if any(r.wrong for r in results) and any(map(is_symmetric, case.inputs)):
+                results = _judge(case, loss, [in_kind(i, w) for i, w in zip(case.inputs, weights)], in_kind)
         except Exception as error:
             return _refused(case, name, error, v, weights)
         wrong = [r for r in results if r.wrong]
@@ -155,23 +159,23 @@ def _second(
         return case.flatten_inputs(torch.autograd.grad(total, run.inputs, allow_unused=True))
 
 
-def _judge(case: Case, loss: Loss, weights: list[Tensor]) -> list[Directional]:
+def _judge(case: Case, loss: Loss, weights: list[Tensor], kind: Kind = lambda _, u: u) -> list[Directional]:
     second = _second(case, loss, weights, {})
     results = []
     for k in range(len(case.inputs)):
         if not case.n[k]:
             continue
         for draw in range(DRAWS):  # near the edge of a domain one direction tells and the next one does not
-            result = _along(case, loss, weights, k, second[k], draw)
+            result = _along(case, loss, weights, k, second[k], draw, kind)
             if not result.unresolved:
                 break
         results.append(result)
     return results
 
 
-def _along(case: Case, loss: Loss, weights: list[Tensor], k: int, second: Tensor, draw: int) -> Directional:
+def _along(case: Case, loss: Loss, weights: list[Tensor], k: int, second: Tensor, draw: int, kind: Kind) -> Directional:
     x, generator = case.base[k], case.generator(f"penalty direction {k}{f' {draw}' if draw else ''}")
-    u = signed(case.n[k], generator) * (element_steps(x) / FIRST_STEP)
+    u = kind(case.inputs[k], signed(case.n[k], generator) * (element_steps(x) / FIRST_STEP))
 
     def terms(flat: Tensor) -> Tensor:
         try:

@@ -38,10 +38,10 @@ from gradwright.checking.intended import linear_part
 from gradwright.checking.intent import deviates
 from gradwright.checking.judge import largest_entry
 from gradwright.checking.magnitudes import CANCELLED, largest_in_backward
-from gradwright.checking.parts import Input
+from gradwright.checking.parts import in_kind
 from gradwright.checking.raw_tangents import raw_tangents
 from gradwright.checking.report import Finding, Outcome, Where
-from gradwright.checking.tensors import from_flat, same_bits, to_flat
+from gradwright.checking.tensors import same_bits
 from gradwright.checking.variants import is_hand_written
 from gradwright.errors import describe_exception
 from gradwright.typing import Verdict
@@ -61,7 +61,7 @@ def examine(case: Case) -> Outcome:
         return Outcome("unsupported", "there is no jvp: forward mode raises")
     case = linear_part(case.exact)
     generator = case.generator("tangents")
-    u, w = ([_in_kind(item, signed(n, generator)) for n, item in zip(case.n, case.inputs)] for _ in range(2))
+    u, w = ([in_kind(item, signed(n, generator)) for n, item in zip(case.n, case.inputs)] for _ in range(2))
     try:
         at_u = push(case, u)
     except Exception as error:
@@ -76,15 +76,6 @@ def examine(case: Case) -> Outcome:
         verdict: Verdict = "fail" if own or is_hand_written(case) else "suspect"
         return Outcome(verdict, finding.message, (replace(finding, verdict=verdict),))
     return Outcome("pass", "<v, J u> = <B(v), u>, and J is linear in its tangents", sensitivity=_relative(case))
-
-
-def _in_kind(item: Input, u: Tensor) -> Tensor:
-    """Return a direction that keeps a symmetric or Hermitian matrix what it is: forward mode may rely on that."""
-    t = item.tensor.detach()
-    if t.ndim < 2 or t.shape[-1] != t.shape[-2] or not torch.allclose(t, t.mH):
-        return u
-    direction = from_flat(u, torch.empty(t.shape, dtype=t.dtype))
-    return to_flat((direction + direction.mH) / 2).to(torch.float64)
 
 
 def _relative(case: Case) -> float:

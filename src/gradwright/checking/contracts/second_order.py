@@ -7,7 +7,8 @@ rules too; it is not judged while the first derivative is wrong. The verdict is 
 (``@once_differentiable`` does), and ``fail`` when the second derivative is silently wrong or missing. Points where the
 subject raises or leaves its declared domain count as points without a value. What lies below the rounding of the
 largest terms of double backward (saturated functions) is not judged, nor is a rule of PyTorch's own. Where the second
-derivative may jump, an element is accused only if it is wrong when it is moved alone.
+derivative may jump, an element is accused only if it is wrong when it is moved alone. A symmetric matrix may be read in
+one triangle: what is right along symmetric directions is right.
 
 ## Why it matters
 Gradient penalties, Hessians, meta-learning and physics-informed losses differentiate twice. A tensor that forward
@@ -24,6 +25,7 @@ pytorch/pytorch issues 58509, 76185 and 104040.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -36,6 +38,7 @@ from gradwright.checking.differences import FIRST_STEP, element_steps, signed
 from gradwright.checking.guards import without_gradients
 from gradwright.checking.judge import MARGIN, one_unit_away
 from gradwright.checking.magnitudes import Magnitudes
+from gradwright.checking.parts import Input, in_kind, is_symmetric
 from gradwright.checking.report import Finding, Outcome
 from gradwright.checking.second import (
     Directional,
@@ -78,13 +81,11 @@ def examine(case: Case) -> Outcome:
         second = double_backward(case, v, weights)
     except Exception as error:
         return _refused(error)
-    if second is None:
-        by_inputs: list[Tensor] = [torch.zeros(n, dtype=torch.float64) for n in case.n]
-        by_cotangent = torch.zeros(case.m, dtype=torch.float64)
-    else:
-        by_inputs, by_cotangent = second
-    results = [_along_input(case, k, v, weights, by_inputs) for k in range(len(case.inputs)) if case.n[k]]
-    results.append(_along_cotangent(case, v, weights, by_cotangent))
+    results = _judge(case, v, weights, second)
+    if any(r.wrong for r in results) and any(map(is_symmetric, case.inputs)):
+        weights = [in_kind(item, w) for item, w in zip(case.inputs, weights)]
+        second = double_backward(case, v, weights)
+        results = _judge(case, v, weights, second, in_kind)
     wrong = [r for r in results if r.wrong]
     if wrong and not has_own_rule(case):
         words = f"double backward gives {wrong[0].analytic:.10g}, differences {wrong[0].numeric:.10g}"
@@ -103,6 +104,23 @@ def examine(case: Case) -> Outcome:
     return Outcome("pass", message, sensitivity=seen / size if size else seen)
 
 
+def _judge(
+    case: Case,
+    v: Tensor,
+    weights: list[Tensor],
+    second: tuple[list[Tensor], Tensor] | None,
+    kind: Callable[[Input, Tensor], Tensor] = lambda _, u: u,
+) -> list[Directional]:
+    """Judge double backward along one direction of every input, of its ``kind``, and of the incoming gradient."""
+    if second is None:
+        by_inputs: list[Tensor] = [torch.zeros(n, dtype=torch.float64) for n in case.n]
+        by_cotangent = torch.zeros(case.m, dtype=torch.float64)
+    else:
+        by_inputs, by_cotangent = second
+    results = [_along_input(case, k, v, weights, by_inputs, kind) for k in range(len(case.inputs)) if case.n[k]]
+    return [*results, _along_cotangent(case, v, weights, by_cotangent)]
+
+
 def _refused(error: Exception) -> Outcome:
     text = describe_exception(error)
     if "once_differentiable" in str(error):
@@ -115,12 +133,19 @@ def _refused(error: Exception) -> Outcome:
     return Outcome("unsupported", f"differentiating twice raises {text}")
 
 
-def _along_input(case: Case, k: int, v: Tensor, weights: list[Tensor], by_inputs: list[Tensor]) -> Directional:
+def _along_input(
+    case: Case,
+    k: int,
+    v: Tensor,
+    weights: list[Tensor],
+    by_inputs: list[Tensor],
+    kind: Callable[[Input, Tensor], Tensor],
+) -> Directional:
     x = case.base[k]
     generator = case.generator(f"second order direction {k}")
     # Each element by its own size: one next to a singularity would dominate if it were moved by more.
     size = torch.where(x == 0, element_steps(x) / FIRST_STEP, x.abs().to(torch.float64))
-    u = signed(case.n[k], generator) * size
+    u = kind(case.inputs[k], signed(case.n[k], generator) * size)
 
     def terms(flat: Tensor) -> Tensor:
         return weighted_rule(case, v, weights, {k: flat})
