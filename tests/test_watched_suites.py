@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import gradwright
+from gradwright.watching.store import read_store
 
 pytest_plugins = ["pytester"]
 
@@ -282,6 +283,26 @@ def test_checks_in_tests_are_no_use_of_a_function(suite):
     assert "2 of 4 Functions were called, 0 never differentiated" in text
     assert "recorded: x: float32 (2,)" in text
     assert "float32 (3,)" not in text
+
+
+def test_a_store_is_written(suite, pytester):
+    suite(USES.format("Broken"), "--gradwright", "--gradwright-store=calls")
+    (stored,) = read_store(pytester.path / "calls").functions
+    assert (stored.key.name, stored.calls, stored.backwards) == ("Broken", 1, 1)
+    calls, problems = stored.read()
+    assert [call.args[0].shape for call in calls] == [(3,)]
+    assert not problems
+
+
+def test_a_fault_of_gradwright_is_told_and_changes_nothing(suite, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr("gradwright.cli.finish.finish", fail)
+    result = suite(USES.format("Broken"), "--gradwright")
+    assert result.ret == 0
+    assert "RuntimeError: a fault" in section(result)
+    assert suite(USES.format("Broken"), "--gradwright", "--gradwright-fail").ret == pytest.ExitCode.INTERNAL_ERROR
 
 
 # --- the marker -----------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from gradwright.cli.outputs import (
     write_reports,
 )
 from gradwright.cli.runs import Run
-from gradwright.errors import OptionError
+from gradwright.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
     from gradwright.watching.recorder import Recorder
@@ -184,6 +184,8 @@ class Watch:
                     self._report(session, self.outcome)
         except KeyboardInterrupt:
             self.outcome = replace(self.outcome or Outcome(), interrupted=True)
+        if self.failures and self.config.getoption("gradwright_fail") and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # nobody knows whether there are findings
         if worker is not None and self.failures:
             Run(Path(worker["gradwright"])).failed("\n".join(self.failures))
 
@@ -205,6 +207,8 @@ class Watch:
 
         forks = self.forks
         outcome = finish(self.recorder, self.options, *claim)
+        if self.options.store is not None:
+            outcome = replace(outcome, notes=(*outcome.notes, *_store(self.recorder, Path(self.options.store))))
         if forks and any(not usage.backwards for usage in outcome.usages):
             note = (
                 "the tests forked processes, and what they used in there is not seen; to have it seen as well, run "
@@ -268,6 +272,21 @@ class Watch:
             yield
         except Exception:
             self.failures.append(traceback.format_exc())
+
+
+def _store(recorder: Recorder, root: Path) -> Iterator[str]:
+    """Write what was recorded into a store; give what cannot be written."""
+    from gradwright.watching.store import write_call, write_usage
+    from gradwright.watching.targets import function_key
+
+    try:
+        for watched in recorder.used():
+            for kept in watched.kept:
+                key = function_key(watched.target, kept.subject)
+                write_call(root, key, kept.call)
+                write_usage(root, key, watched.calls, watched.backwards)
+    except StoreError as error:
+        yield str(error)
 
 
 def _gathered(workers: Run) -> Outcome:
