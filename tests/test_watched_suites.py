@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -12,6 +13,8 @@ import pytest
 import torch
 
 import gradwright
+from gradwright.cli import pytest_session
+from gradwright.watching.store import read_store
 
 pytest_plugins = ["pytester"]
 
@@ -35,7 +38,7 @@ class Broken(Good):
     @staticmethod
     def backward(ctx, g):
         (x,) = ctx.saved_tensors
-        return -2 * g * x
+        return g * x * x
 
 class NeverDifferentiated(Good):
     pass
@@ -98,11 +101,23 @@ class TestOfUnittest(unittest.TestCase):
         thread = threading.Thread(target=lambda: ops.Broken.apply(self.x).sum().backward())
         thread.start()
         thread.join()
-        self.assertEqual(self.x.grad.tolist(), [-2, -2, -2])
+        self.assertEqual(self.x.grad.tolist(), [1, 1, 1])
 
 @pytest.mark.skip
 def test_that_is_skipped():
     pass
+"""
+
+
+FEW = """
+from gradwright.cli import pytest_session
+
+def few(config, options_of=pytest_session.options_of):
+    options = options_of(config)
+    options.only = ("matches-differences",)  # it is not about the contracts here
+    return options
+
+pytest_session.options_of = few
 """
 
 
@@ -113,23 +128,23 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "100")
     pytester.makepyfile(ops=OPS)
     monkeypatch.syspath_prepend(pytester.path)
+    monkeypatch.setattr(pytest_session, "options_of", pytest_session.options_of)  # put back what FEW changes
+    exec(FEW)
 
     def run(source: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test_suite=source)
-        chosen = ("--gradwright", "--gradwright-level=quick") if "--gradwright" in options else ()
-        rest = [option for option in options if option != "--gradwright"]
         plugins = ("-p", "_gradwright_pytest", "-p", "no:cacheprovider")
-        return pytester.runpytest_inprocess(*plugins, *chosen, *rest, no_reraise_ctrlc=True)
+        return pytester.runpytest_inprocess(*plugins, *options, no_reraise_ctrlc=True)
 
     return run
 
 
-class Identity(torch.autograd.Function):
+class Wrong(torch.autograd.Function):
     """Of the kind that is checked below."""
 
     @staticmethod
     def forward(ctx, x):
-        return x.clone()
+        return x.exp()
 
     @staticmethod
     def backward(ctx, g):
@@ -138,21 +153,22 @@ class Identity(torch.autograd.Function):
 
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
-    """Import all that a check needs once, here, and not in each process that is forked from this one."""
-    gradwright.check(Identity, torch.ones(2), level="quick")
+    """Import all that is needed once, here: what is imported in a run of ``pytester`` is forgotten after it."""
+    importlib.import_module("gradwright.cli.finish")
+    assert not gradwright.check(Wrong, torch.ones(2), only="matches-differences")
 
 
 @pytest.fixture
 def alone(pytester: pytest.Pytester):
     """Run a suite in a Python of its own, in which nothing is imported yet."""
-    pytester.makepyfile(ops=OPS)
+    pytester.makepyfile(ops=OPS, few=FEW)
 
     def run(source: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
         pytester.makepyfile(test_suite=source)
-        plugins = ("-p", "_gradwright_pytest", "-p", "no:cacheprovider")
+        plugins = ("-p", "_gradwright_pytest", "-p", "few", "-p", "no:cacheprovider")
         path = os.pathsep.join([str(pytester.path), *sys.path])
         return subprocess.run(
-            [sys.executable, "-m", "pytest", *plugins, "--gradwright", "--gradwright-level=quick", *options],
+            [sys.executable, "-m", "pytest", *plugins, "--gradwright", *options],
             capture_output=True,
             text=True,
             timeout=300,
@@ -219,7 +235,6 @@ USES = "import ops, torch\ndef test_it():\n    ops.{}.apply(torch.ones(3, requir
 @pytest.mark.parametrize(("name", "options", "status"), [
     ("Broken", ["--gradwright-fail"], 1),
     ("Good", ["--gradwright-fail"], 0),
-    ("Broken", [], 0),
     ("Broken", ["--gradwright-fail", "--gradwright-exclude=Bro*"], 0),
     ("Broken", ["--gradwright-fail", "-p", "no:terminal"], 1),
 ])  # fmt: skip
@@ -232,7 +247,9 @@ def test_a_quiet_run_has_a_line(suite):
     assert text.splitlines()[0].startswith("1 subject: 1 passed")
     assert "1 of 4 Functions was called" in text
     assert len(text.splitlines()) <= 3
-    assert "FAIL Broken" in section(suite(USES.format("Broken"), "--gradwright", "-q"))
+    broken = suite(USES.format("Broken"), "--gradwright", "-q")
+    assert broken.ret == 0
+    assert "FAIL Broken" in section(broken)
 
 
 def test_nothing_is_said_where_nothing_is_run(suite):
@@ -282,6 +299,26 @@ def test_checks_in_tests_are_no_use_of_a_function(suite):
     assert "2 of 4 Functions were called, 0 never differentiated" in text
     assert "recorded: x: float32 (2,)" in text
     assert "float32 (3,)" not in text
+
+
+def test_a_store_is_written(suite, pytester):
+    suite(USES.format("Broken"), "--gradwright", "--gradwright-store=calls")
+    (stored,) = read_store(pytester.path / "calls").functions
+    assert (stored.key.name, stored.calls, stored.backwards) == ("Broken", 1, 1)
+    calls, problems = stored.read()
+    assert [call.args[0].shape for call in calls] == [(3,)]
+    assert not problems
+
+
+def test_a_fault_of_gradwright_is_told_and_changes_nothing(suite, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr("gradwright.cli.finish.finish", fail)
+    result = suite(USES.format("Broken"), "--gradwright")
+    assert result.ret == 0
+    assert "RuntimeError: a fault" in section(result)
+    assert suite(USES.format("Broken"), "--gradwright", "--gradwright-fail").ret == pytest.ExitCode.INTERNAL_ERROR
 
 
 # --- the marker -----------------------------------------------------------------------------------

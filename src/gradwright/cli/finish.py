@@ -66,7 +66,7 @@ def usages(recorder: Recorder, options: argparse.Namespace) -> Iterator[Usage]:
         if key in called or top in ("torch", "gradwright") or "gw_definition" in vars(function):
             continue
         subject = as_subject(function, _name(function.__qualname__))
-        if _own(subject.file) or top in packages:
+        if (_own(subject.file) or top in packages) and _chosen(".".join(key), options):
             called.add(key)
             unused.append(Usage(subject.name, shown_file(subject.file), subject.line))
     yield from sorted(unused, key=lambda usage: (usage.file or "", usage.line or 0))
@@ -157,8 +157,10 @@ def _module(watched: Watched) -> ModuleType:
 
 
 def _wanted(watched: Watched, options: argparse.Namespace) -> bool:
-    name = _full_name(watched)
+    return _chosen(_full_name(watched), options)
 
+
+def _chosen(name: str, options: argparse.Namespace) -> bool:
     def fits(patterns: Sequence[str]) -> bool:
         return any(fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, f"*.{pattern}") for pattern in patterns)
 

@@ -37,7 +37,7 @@ from gradwright.cli.outputs import (
     write_reports,
 )
 from gradwright.cli.runs import Run
-from gradwright.errors import OptionError
+from gradwright.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
     from gradwright.watching.recorder import Recorder
@@ -89,6 +89,8 @@ class Watch:
         self.left_out = 0
         """How many tests that are not to be watched are running, inside one another."""
         self.forks = 0
+        self.failures: list[str] = []
+        """What went wrong in gradwright itself."""
         self.workers: Run | None = None
         """What the workers leave, in the process that starts them."""
         self.outcome: Outcome | None = None
@@ -104,7 +106,7 @@ class Watch:
 
     def _begin(self) -> None:
         """Record from now on."""
-        with warnings.catch_warnings():
+        with self._told(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from gradwright.watching.recorder import Recorder
 
@@ -137,9 +139,10 @@ class Watch:
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, None, None]:
         """Show an error as it would look without the recorder."""
         if call.excinfo is not None and self.recorder is not None:
-            from gradwright.cli.watched import hide
+            with self._told():
+                from gradwright.cli.watched import hide
 
-            hide(call.excinfo.value)
+                hide(call.excinfo.value)
         yield
 
     # ------------------------------------------------------------------ the processes
@@ -170,16 +173,21 @@ class Watch:
         self._stop()
         if os.getpid() != self.pid:
             return  # a test has forked, and the child has come here
-        with self._told(), _as_when_it_began(self.config):
-            worker = getattr(self.config, "workerinput", None)
-            if worker is not None:
-                run = Run(Path(worker["gradwright"]))
-                run.leave(self._check(run.claim))
-                return
-            self.outcome = self._check() if self.workers is None else _gathered(self.workers)
-        if worker is None:
-            with self._told():
-                self._report(session)
+        worker = getattr(self.config, "workerinput", None)
+        try:
+            with self._told(), _as_when_it_began(self.config):
+                if worker is not None:
+                    run = Run(Path(worker["gradwright"]))
+                    run.leave(self._check(run.claim))
+                else:
+                    self.outcome = self._check() if self.workers is None else _gathered(self.workers)
+                    self._report(session, self.outcome)
+        except KeyboardInterrupt:
+            self.outcome = replace(self.outcome or Outcome(), interrupted=True)
+        if self.failures and self.config.getoption("gradwright_fail") and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # nobody knows whether there are findings
+        if worker is not None and self.failures:
+            Run(Path(worker["gradwright"])).failed("\n".join(self.failures))
 
     def pytest_unconfigure(self) -> None:
         """Leave nothing behind."""
@@ -199,6 +207,8 @@ class Watch:
 
         forks = self.forks
         outcome = finish(self.recorder, self.options, *claim)
+        if self.options.store is not None:
+            outcome = replace(outcome, notes=(*outcome.notes, *_store(self.recorder, Path(self.options.store))))
         if forks and any(not usage.backwards for usage in outcome.usages):
             note = (
                 "the tests forked processes, and what they used in there is not seen; to have it seen as well, run "
@@ -209,25 +219,24 @@ class Watch:
 
     # ------------------------------------------------------------------ the report
 
-    def _report(self, session: pytest.Session) -> None:
-        assert self.outcome is not None
-        self.settled = self._settle(self.outcome.entries)
-        written = write_reports(self.settled.entries, self.outcome.usages, self.options, "pytest")
-        found = self.config.getoption("gradwright_fail") and fails(self.settled.entries, self.options)
-        if session.exitstatus == pytest.ExitCode.OK and (found or not (written and self.settled.written)):
+    def _report(self, session: pytest.Session, outcome: Outcome) -> None:
+        self.settled = settled = self._settle(outcome.entries)
+        written = write_reports(settled.entries, outcome.usages, self.options, "pytest")
+        found = self.config.getoption("gradwright_fail") and fails(settled.entries, self.options)
+        if session.exitstatus == pytest.ExitCode.OK and (found or not (written and settled.written)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the section."""
-        outcome = self.outcome
-        if outcome is None:
+        if self.outcome is None and not self.failures:
             return
         terminalreporter.section("gradwright")
+        outcome = self.outcome or Outcome()
         entries = list(outcome.entries if self.settled is None else self.settled.entries)
         if entries or outcome.usages:
             for line in self._text(entries, outcome.usages).splitlines():
                 terminalreporter.write_line(line.rstrip())
-        notes = [*outcome.notes, *(() if self.settled is None else self.settled.notes)]
+        notes = [*outcome.notes, *(() if self.settled is None else self.settled.notes), *map(_own_fault, self.failures)]
         if outcome.interrupted:
             notes.append("interrupted: not everything that was used was checked")
         if not (notes or entries or any(usage.calls for usage in outcome.usages)):
@@ -261,22 +270,40 @@ class Watch:
         """Say what goes wrong within the block in the section, and let it reach nobody else."""
         try:
             yield
-        except KeyboardInterrupt:
-            self.outcome = replace(self.outcome or Outcome(), interrupted=True)
         except Exception:
-            note = f"gradwright itself failed; please report this fault of gradwright's:\n{traceback.format_exc()}"
-            before = self.outcome or Outcome()
-            self.outcome = replace(before, notes=(*before.notes, note))
+            self.failures.append(traceback.format_exc())
+
+
+def _store(recorder: Recorder, root: Path) -> Iterator[str]:
+    """Write what was recorded into a store; give what cannot be written."""
+    from gradwright.watching.store import write_call, write_usage
+    from gradwright.watching.targets import function_key
+
+    try:
+        for watched in recorder.used():
+            for kept in watched.kept:
+                key = function_key(watched.target, kept.subject)
+                write_call(root, key, kept.call)
+                write_usage(root, key, watched.calls, watched.backwards)
+    except StoreError as error:
+        yield str(error)
 
 
 def _gathered(workers: Run) -> Outcome:
     """Put together what the workers left."""
     processes = list(workers.processes())
-    lost = tuple(
-        f"{process.command} ended before what it used could be checked" for process in processes if not process.outcome
-    )
-    merged = merge(process.outcome for process in processes if process.outcome)
-    return replace(merged, notes=(*merged.notes, *lost))
+    notes = [_own_fault(process.failure) for process in processes if process.failure is not None]
+    notes += [
+        f"{process.command} ended before what it used could be checked"
+        for process in processes
+        if process.outcome is None and process.failure is None
+    ]
+    merged = merge(process.outcome for process in processes if process.outcome is not None)
+    return replace(merged, notes=(*merged.notes, *notes))
+
+
+def _own_fault(trace: str) -> str:
+    return f"gradwright itself failed; please report this fault of gradwright's:\n{trace.rstrip()}"
 
 
 @contextlib.contextmanager
