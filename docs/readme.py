@@ -58,7 +58,9 @@ def run(command: str, folder: Path) -> str:
     )
     if result.returncode not in (0, 1):  # findings and failing tests are what the README shows; anything else is not
         raise RuntimeError(f"`{command}` ended with status {result.returncode}:\n{result.stdout}{result.stderr}")
-    lines = result.stdout.replace(f"{folder}{os.sep}", "").splitlines()
+    # A program that is watched owns standard output; the report is on the other stream.
+    printed = result.stdout + (result.stderr if "watch" in arguments else "")
+    lines = printed.replace(f"{folder}{os.sep}", "").splitlines()
     return "\n".join(line.rstrip() for line in lines).strip("\n")
 
 
