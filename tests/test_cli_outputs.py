@@ -52,6 +52,17 @@ def test_every_report_is_written(run):
     assert "### ✗ FAIL `Wrong`: gradient-count" in Path("out.md").read_text(encoding="utf-8")
 
 
+def test_a_failure_is_one_in_every_file_also_where_it_does_not_fail_the_run(run):
+    write("ops.py", WRONG)
+    files = ("--junit", "out.xml", "--sarif", "out.sarif")
+    status, _, err = run("check", "ops.py", *QUICK, *files, "--github", "--fail-on", "none")
+    assert status == 0
+    assert err.startswith("::error ")
+    assert ET.parse("out.xml").getroot().get("failures") == "1"
+    (result,) = json.loads(Path("out.sarif").read_text(encoding="utf-8"))["runs"][0]["results"]
+    assert result["level"] == "error"
+
+
 def test_annotations_and_the_summary_for_github(run, monkeypatch):
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)

@@ -126,8 +126,10 @@ def write_reports(entries: Sequence[Entry], usage: Sequence[Usage], options: arg
     if not asked and not options.github:
         return True
     from gradwright.reporting import github, html, junit, machine, markdown, sarif
+    from gradwright.reporting.reading import COUNTED
 
-    verdicts = counted(options)
+    # A failure is one in every file, also where it does not fail the run.
+    verdicts = counted(options) or COUNTED
     document = machine.document(entries, command, usage)
     texts: dict[str, Callable[[], str]] = {
         "json": lambda: machine.as_text(document),
