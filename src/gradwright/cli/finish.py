@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import fnmatch
 import io
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +29,9 @@ from gradwright.cli.work import examine
 from gradwright.errors import ExternalError, GradwrightError, SubjectTypeError
 from gradwright.watching.recorder import Kept, Recorder, Watched
 from gradwright.watching.samples import as_samples
+
+MAX_REGIONS = 6
+"""Functions that torch.compile took over which are named."""
 
 
 def finish(
@@ -168,14 +172,16 @@ def _chosen(name: str, options: argparse.Namespace) -> bool:
 
 
 def _own(file: str | None) -> bool:
-    """Tell whether a file belongs to the project: it lies below the working directory and is not installed there."""
+    """Tell whether a file belongs to the project: it lies below the working directory or beside the script."""
     if file is None:
         return False
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
     try:
-        inside = Path(file).resolve().relative_to(Path.cwd())
-    except (OSError, ValueError):
+        own = Path(file).resolve()
+        homes = [Path.cwd(), *([] if script is None else [Path(script).resolve().parent])]
+    except OSError:
         return False
-    return "site-packages" not in inside.parts
+    return any(own.is_relative_to(home) and "site-packages" not in own.relative_to(home).parts for home in homes)
 
 
 def _check(found: list[Found], options: argparse.Namespace) -> tuple[list[Entry], bool]:
@@ -214,13 +220,29 @@ def _silence() -> Iterator[None]:
         yield
 
 
+def _compiled() -> Iterator[str]:
+    """Give what torch.compile took over, each function of the program's once."""
+    torch_home, own_home = Path(torch.__file__).parent, Path(__file__).parents[1]
+    seen = set()
+    for code in torch_compat.compiled_code():
+        file = Path(code.co_filename)
+        name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+$", r"\1", getattr(code, "co_qualname", code.co_name))
+        foreign = torch_home in file.parents or own_home in file.parents or not file.is_file()
+        if not foreign and (name, file) not in seen:
+            seen.add((name, file))
+            yield f"{name} ({shown_file(str(file))}:{code.co_firstlineno})"
+
+
 def _notes(recorder: Recorder) -> Iterator[str]:
     if not recorder.complete:
         yield (
             "this version of PyTorch looks its methods up elsewhere: backwards are not seen, nor calls through an "
             "`apply` that was bound before; so `never differentiated` is not told"
         )
-    if recorder.compiled:
-        yield ("calls inside of code that torch.compile made are not seen; run with `--eager` to have them seen")
+    regions = list(_compiled())
+    if recorder.compiled or regions:
+        rest = f" and {len(regions) - MAX_REGIONS} more" if len(regions) > MAX_REGIONS else ""
+        where = f": {', '.join(regions[:MAX_REGIONS])}{rest}" if regions else ""
+        yield f"calls inside of what torch.compile made are not seen{where}; `--eager` runs the program without it"
     for failure in recorder.failures:
         yield f"gradwright could not look at a call: {failure}; please report this fault of gradwright's"

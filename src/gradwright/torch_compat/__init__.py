@@ -60,6 +60,7 @@ from gradwright.torch_compat.operators import operator_source as operator_source
 from gradwright.torch_compat.recording import anywhere as anywhere
 from gradwright.torch_compat.recording import call_untraced as call_untraced
 from gradwright.torch_compat.recording import call_unwatched as call_unwatched
+from gradwright.torch_compat.recording import compiled_code as compiled_code
 from gradwright.torch_compat.recording import compiler_is_off as compiler_is_off
 from gradwright.torch_compat.recording import compiler_watches as compiler_watches
 from gradwright.torch_compat.recording import is_exporting as is_exporting

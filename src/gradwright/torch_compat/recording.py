@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import CodeType
 from typing import Any, TypeVar
 
 import torch
@@ -70,6 +71,13 @@ def is_exporting() -> bool:
     """Tell whether ``torch.export`` is recording; before torch 2.7 that cannot be told."""
     tell = getattr(torch.compiler, "is_exporting", None)
     return tell is not None and bool(tell())
+
+
+def compiled_code() -> list[CodeType]:
+    """Return the code of the functions that torch.compile took over in this process, as far as it tells."""
+    tracker = getattr(sys.modules.get("torch._dynamo.convert_frame"), "input_codes", None)
+    codes = [reference() for reference in getattr(tracker, "seen", ())]
+    return [code for code in codes if code is not None]
 
 
 def never_from_disk(token: str) -> None:
