@@ -263,6 +263,28 @@ def test_a_module_that_goes_through_a_marked_function() -> None:
     assert "on purpose: Round takes part, which declares that" in result.message
 
 
+class Penalised(Function):
+    # gradwright: side-loss
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return g + x.sign()
+
+
+def test_a_function_that_goes_through_a_marked_side_loss() -> None:
+    report = gw.check(lambda x: Penalised.apply(x.sin()), x(4), level="quick")  # type: ignore[no-untyped-call]
+    assert report, str(report)
+    for contract in ("linear-in-cotangent", "matches-differences"):
+        assert report[contract].verdict == "skipped"
+        assert "Penalised takes part, which declares" in report[contract].message
+
+
 # ---------------------------------------------------------------- scaled, reversed
 
 

@@ -286,6 +286,21 @@ def test_what_follows_from_a_guess_is_as_uncertain() -> None:
     assert {r.id for r in report.results if r.verdict == "suspect"} == {"matches-differences", "second-order"}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "name", ["round", "learned scale", "gradient reversal", "auxiliary loss", "penalty on activity"]
+)
+def test_inputs_of_lower_precision(name: str, dtype: torch.dtype) -> None:
+    intent, (forward, backward, inputs) = ON_PURPOSE[name]
+    low = tuple(value.to(dtype) if isinstance(value, Tensor) else value for value in inputs)
+    report = check((forward, backward, low))
+    assert report, str(report)
+    assert report.intent is not None
+    assert report.intent.value == (intent,)
+    settled = check((forward, backward, low), intent=intent)
+    assert not [r.id for r in settled.results if r.verdict in ("fail", "suspect")], str(settled)
+
+
 def test_large_inputs_are_guessed_about_too() -> None:
     wide = torch.linspace(-3.03, 3.02, 5000, dtype=torch.float64)
     for name in ("round", "scaled gradient", "binarise with clip"):

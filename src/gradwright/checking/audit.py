@@ -127,6 +127,11 @@ def surrogates_in_graph(case: Case) -> list[str]:
     return found
 
 
+def side_losses_in_graph(case: Case) -> list[str]:
+    """Return the names of Functions behind the outputs that declare to add a gradient whatever comes in."""
+    return [function.__name__ for function in functions_in_graph(case) if "side-loss" in marked_intents(function)]
+
+
 def user_location(error: BaseException) -> str:
     """Return ``line 12 of ops.py`` for the last frame of the user's own code, or an empty string."""
     here, torch_home = Path(__file__).parent.parent, Path(torch.__file__).parent

@@ -119,7 +119,7 @@ def guess_identity(case: Case) -> Stated | None:
     if sources is None:
         return None
     parts = [_parts(case, sources, {k: x for k, x in flats.items() if k in sources}) for flats in points]
-    known = [part for part in parts if part is not None and _same(part.factors, parts[0])]
+    known = [part for part in parts if part is not None and _same(case, part.factors, parts[0])]
     if len(known) < len(parts):
         return None
     added = any(bool(b.any()) for part in known for b in part.offsets)
@@ -282,6 +282,7 @@ def _parts(case: Case, sources: list[int], flats: dict[int, Tensor]) -> Parts | 
     factors: dict[int, float] = {}
     for number in range(3):
         v = signed(case.m, case.generator(f"parts {number}")) * 4.0**number
+        v = v.to(case.dtype).to(torch.float64)  # what comes in must be what was sent
         for k, (pulled, b) in enumerate(zip(case.pull_all(v, flats), offset)):
             incoming = torch.zeros(case.n[k], dtype=torch.float64)
             for o, source in enumerate(sources):
@@ -297,14 +298,16 @@ def _parts(case: Case, sources: list[int], flats: dict[int, Tensor]) -> Parts | 
     return Parts(factors, offset)
 
 
-def _same(one: dict[int, float], other: Parts | None) -> bool:
-    return other is not None and all(
-        math.isclose(c, other.factors[k], rel_tol=1e-6, abs_tol=1e-9) for k, c in one.items()
-    )
+def _same(case: Case, one: dict[int, float], other: Parts | None) -> bool:
+    return other is not None and all(_close(case, c, other.factors[k]) for k, c in one.items())
+
+
+def _close(case: Case, one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=max(1e-6, 4 * case.epsilon), abs_tol=1e-9)
 
 
 def _scaled(case: Case, parts: Parts) -> Stated | None:
-    others = {k: c for k, c in parts.factors.items() if not math.isclose(c, 1.0, rel_tol=1e-6)}
+    others = {k: c for k, c in parts.factors.items() if not _close(case, c, 1.0)}
     if not others or any(case.n[k] == 1 for k in others):  # of a single number a sum and a mean are copies, too
         return None
     zeros = [a.name for a in case.arguments if isinstance(a.value, float) and a.value == 0.0]
@@ -330,7 +333,7 @@ def _named(case: Case, factor: float) -> str:
 def _side_loss(case: Case, parts: Sequence[Parts]) -> Stated | None:
     """Guess a loss that is added to other inputs, or to the one that is passed on if it depends on that."""
     factors, offsets = parts[0].factors, parts[0].offsets
-    if not all(math.isclose(c, 1.0, rel_tol=1e-6) for c in factors.values()):
+    if not all(_close(case, c, 1.0) for c in factors.values()):
         return None
     if any(bool(offsets[k].any()) and all(torch.equal(p.offsets[k], offsets[k]) for p in parts) for k in factors):
         return None  # a constant that is added to the gradient is no loss of anything
