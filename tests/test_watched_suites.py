@@ -301,6 +301,14 @@ def test_checks_in_tests_are_no_use_of_a_function(suite):
     assert "float32 (3,)" not in text
 
 
+def test_known_findings_do_not_fail_the_run(suite):
+    known = ("--gradwright", "--gradwright-fail", "--gradwright-baseline=known.json")
+    assert suite(USES.format("Broken"), *known, "--gradwright-update-baseline").ret == 0
+    result = suite(USES.format("Broken"), *known)
+    assert result.ret == 0
+    assert "1 known finding" in section(result)
+
+
 def test_a_store_is_written(suite, pytester):
     suite(USES.format("Broken"), "--gradwright", "--gradwright-store=calls")
     (stored,) = read_store(pytester.path / "calls").functions

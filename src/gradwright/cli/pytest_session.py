@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -63,6 +64,7 @@ def options_of(config: pytest.Config) -> argparse.Namespace:
     options.level = config.getoption("gradwright_level")
     options.include = config.getoption("gradwright_include")
     options.exclude = config.getoption("gradwright_exclude")
+    options.update_baseline = config.getoption("gradwright_update_baseline")
     options.verbose = config.getoption("verbose", 0) > 1  # absent with `-p no:terminal`
     refuse_bad_examining_options(parser, options)
     refuse_bad_report_options(parser, options)
@@ -157,7 +159,7 @@ class Watch:
             try:
                 self._settle = settle(self.options)
             except OptionError as error:
-                raise pytest.UsageError(str(error).replace("--baseline", "--gradwright-baseline")) from None
+                raise pytest.UsageError(re.sub(r"--(?=baseline|update-baseline)", "--gradwright-", str(error))) from None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
