@@ -159,7 +159,8 @@ class Watch:
             try:
                 self._settle = settle(self.options)
             except OptionError as error:
-                raise pytest.UsageError(re.sub(r"--(?=baseline|update-baseline)", "--gradwright-", str(error))) from None
+                words = re.sub(r"--(?=baseline|update-baseline)", "--gradwright-", str(error))
+                raise pytest.UsageError(words) from None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
