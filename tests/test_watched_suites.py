@@ -263,6 +263,17 @@ def test_an_interrupted_run_is_checked(suite):
     assert "FAIL Broken" in section(result)
 
 
+def test_interrupted_checks_are_no_success(suite, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradwright.cli.finish.finish", interrupt)
+    result = suite(USES.format("Good"), "--gradwright")
+    assert result.ret == 0
+    assert "interrupted: not everything that was used was checked" in section(result)
+    assert suite(USES.format("Good"), "--gradwright", "--gradwright-fail").ret == pytest.ExitCode.INTERRUPTED
+
+
 def test_reports_are_written_where_pytest_was_started(suite, pytester):
     source = USES.format("Broken") + "    import os; os.mkdir('sub'); os.chdir('sub')\n"
     suite(source, "--gradwright", "--gradwright-json=r.json", "--gradwright-html=r.html", "--gradwright-junit=r.xml")

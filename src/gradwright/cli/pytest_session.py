@@ -187,8 +187,12 @@ class Watch:
                     self._report(session, self.outcome)
         except KeyboardInterrupt:
             self.outcome = replace(self.outcome or Outcome(), interrupted=True)
-        if self.failures and self.config.getoption("gradwright_fail") and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # nobody knows whether there are findings
+        if session.exitstatus == pytest.ExitCode.OK and self.config.getoption("gradwright_fail"):
+            # Nobody knows whether there are findings.
+            if self.failures:
+                session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            elif self.outcome is not None and self.outcome.interrupted:
+                session.exitstatus = pytest.ExitCode.INTERRUPTED
         if worker is not None and self.failures:
             Run(Path(worker["gradwright"])).failed("\n".join(self.failures))
 
