@@ -50,6 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         add(f"--gradwright-{name}", metavar="FILE", help=f"write {what}")
     add("--gradwright-store", metavar="DIR", help="write the calls that were kept, for `gradwright check` later")
     add("--gradwright-baseline", metavar="FILE", help="do not count the findings that this file lists")
+    add("--gradwright-update-baseline", action="store_true", help="write what was found into that file")
 
 
 @pytest.hookimpl(tryfirst=True)

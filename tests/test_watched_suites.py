@@ -263,6 +263,17 @@ def test_an_interrupted_run_is_checked(suite):
     assert "FAIL Broken" in section(result)
 
 
+def test_interrupted_checks_are_no_success(suite, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradwright.cli.finish.finish", interrupt)
+    result = suite(USES.format("Good"), "--gradwright")
+    assert result.ret == 0
+    assert "interrupted: not everything that was used was checked" in section(result)
+    assert suite(USES.format("Good"), "--gradwright", "--gradwright-fail").ret == pytest.ExitCode.INTERRUPTED
+
+
 def test_reports_are_written_where_pytest_was_started(suite, pytester):
     source = USES.format("Broken") + "    import os; os.mkdir('sub'); os.chdir('sub')\n"
     suite(source, "--gradwright", "--gradwright-json=r.json", "--gradwright-html=r.html", "--gradwright-junit=r.xml")
@@ -299,6 +310,14 @@ def test_checks_in_tests_are_no_use_of_a_function(suite):
     assert "2 of 4 Functions were called, 0 never differentiated" in text
     assert "recorded: x: float32 (2,)" in text
     assert "float32 (3,)" not in text
+
+
+def test_known_findings_do_not_fail_the_run(suite):
+    known = ("--gradwright", "--gradwright-fail", "--gradwright-baseline=known.json")
+    assert suite(USES.format("Broken"), *known, "--gradwright-update-baseline").ret == 0
+    result = suite(USES.format("Broken"), *known)
+    assert result.ret == 0
+    assert "1 known finding" in section(result)
 
 
 def test_a_store_is_written(suite, pytester):

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -63,6 +64,7 @@ def options_of(config: pytest.Config) -> argparse.Namespace:
     options.level = config.getoption("gradwright_level")
     options.include = config.getoption("gradwright_include")
     options.exclude = config.getoption("gradwright_exclude")
+    options.update_baseline = config.getoption("gradwright_update_baseline")
     options.verbose = config.getoption("verbose", 0) > 1  # absent with `-p no:terminal`
     refuse_bad_examining_options(parser, options)
     refuse_bad_report_options(parser, options)
@@ -157,7 +159,8 @@ class Watch:
             try:
                 self._settle = settle(self.options)
             except OptionError as error:
-                raise pytest.UsageError(str(error).replace("--baseline", "--gradwright-baseline")) from None
+                words = re.sub(r"--(?=baseline|update-baseline)", "--gradwright-", str(error))
+                raise pytest.UsageError(words) from None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -184,8 +187,12 @@ class Watch:
                     self._report(session, self.outcome)
         except KeyboardInterrupt:
             self.outcome = replace(self.outcome or Outcome(), interrupted=True)
-        if self.failures and self.config.getoption("gradwright_fail") and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # nobody knows whether there are findings
+        if session.exitstatus == pytest.ExitCode.OK and self.config.getoption("gradwright_fail"):
+            # Nobody knows whether there are findings.
+            if self.failures:
+                session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            elif self.outcome is not None and self.outcome.interrupted:
+                session.exitstatus = pytest.ExitCode.INTERRUPTED
         if worker is not None and self.failures:
             Run(Path(worker["gradwright"])).failed("\n".join(self.failures))
 
