@@ -97,7 +97,7 @@ def main(how):
 if __name__ == "__main__":
     main(sys.argv[1] if len(sys.argv) > 1 else "")
 """
-QUICK = ("--level", "quick", "--only", "matches-differences")
+QUICK = ("--level", "quick", "--only", "matches-differences", "--time-limit", "300")
 HEAD = "gradwright watch ---"
 
 

@@ -70,6 +70,7 @@ class _Watching:
             with _script_known(self.script):
                 self._count()
                 self.run.leave(finish(self.recorder, self.options, self.run.claim))
+        _remain_interrupted()
 
     def _keep(self, watched: Watched, kept: Kept) -> None:
         """Write a call down as soon as it is kept: the process may be killed."""
@@ -116,6 +117,17 @@ class _Watching:
             shown_of_thread(arguments)
 
         sys.excepthook, threading.excepthook = show, show_of_thread
+
+
+def _remain_interrupted() -> None:
+    """Let a program that Ctrl-C ended end by that signal, as Python does.
+
+    Python remembers an unhandled KeyboardInterrupt until the next code is run from text, which much of what is imported
+    at the end does, and `exec` of a text that raises one is how it is told again.
+    """
+    if issubclass(getattr(sys, "last_type", None) or Exception, KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
 
 
 def hide(error: BaseException) -> None:
