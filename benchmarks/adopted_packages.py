@@ -1,7 +1,7 @@
 """Old Functions made new: what the Functions of published packages do in every transform, as they are and adopted.
 
 The packages are installed from PyPI, pinned and without their dependencies, into a folder of their own
-(``build/adopted-packages``), so that no second torch comes along; what they need to be imported is listed beside them
+(``build/packages``), so that no second torch comes along; what they need to be imported is listed beside them
 in ``_adopted_samples.py``. Each package is measured in a process of its own.
 
     python benchmarks/adopted_packages.py                 # prints the tables
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -22,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from _adopted_samples import COMMON, PACKAGES
+from _packages import ROOT, environment, install
 from _pages import write_tables
 
-ROOT = Path(__file__).resolve().parents[1]
-HOME = ROOT / "build" / "adopted-packages"
 PAGE = ROOT / "docs" / "adopted-packages.md"
 CELLS = Path(__file__).with_name("_adopted_cells.py")
 QUICK = ("entmax", "norse")
@@ -53,7 +51,7 @@ def main() -> int:
     names = QUICK if options.quick else tuple(PACKAGES)
     found = {}
     for name in names:
-        install(name)
+        install(name, (*COMMON, *PACKAGES[name].requirements))
         found[name] = measure(name)
     tables = {
         "transforms": by_transform(found),
@@ -70,23 +68,11 @@ def main() -> int:
     return 0
 
 
-def install(name: str) -> None:
-    """Put a package and what it needs into the folder, once."""
-    done = HOME / ".installed" / name
-    wanted = "\n".join((*COMMON, *PACKAGES[name].requirements))
-    if done.is_file() and done.read_text(encoding="utf-8") == wanted:
-        return
-    command = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps", "--upgrade"]
-    subprocess.run([*command, "--target", str(HOME), *wanted.split("\n")], check=True)
-    done.parent.mkdir(parents=True, exist_ok=True)
-    done.write_text(wanted, encoding="utf-8")
-
-
 def measure(name: str) -> list[dict[str, Any]]:
     """Return what the Functions of a package do."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(CELLS), name],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HOME), str(ROOT / "src")]), "OMP_NUM_THREADS": "1"},
+        env=environment(),
         stdout=subprocess.PIPE,
         check=True,
     )
