@@ -304,7 +304,7 @@ def test_reports_are_written_where_pytest_was_started(suite, pytester):
     suite(source, "--gradwright", "--gradwright-json=r.json", "--gradwright-html=r.html", "--gradwright-junit=r.xml")
     document = json.loads((pytester.path / "r.json").read_text())
     assert document["command"] == "pytest"
-    assert [subject["name"] for subject in document["subjects"]] == ["Broken"]
+    assert [(subject["name"], subject["file"]) for subject in document["subjects"]] == [("Broken", "ops.py")]
     assert {usage["name"]: usage["calls"] for usage in document["usage"]}["NeverCalled"] == 0
     assert "Broken" in (pytester.path / "r.html").read_text()
     assert "Broken" in (pytester.path / "r.xml").read_text()
