@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -121,8 +121,32 @@ pytest_session.options_of = few
 """
 
 
+class Imported:
+    """Keeps what runs in this process import: ``pytester`` forgets it, and torch cannot be imported twice."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, ModuleType] = {}
+
+    def pytest_unconfigure(self) -> None:
+        self.modules |= sys.modules
+
+    def keep(self) -> None:
+        """Keep all but the modules of the suites."""
+        for name, module in self.modules.items():
+            if name not in ("ops", "test_suite"):
+                sys.modules.setdefault(name, module)
+
+
 @pytest.fixture
-def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+def imported():
+    """Comes before ``pytester``, so that it has the last word."""
+    kept = Imported()
+    yield kept
+    kept.keep()
+
+
+@pytest.fixture
+def suite(imported: Imported, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     """Run a suite with the plugin given by name, whether or not gradwright is installed."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("COLUMNS", "100")
@@ -134,7 +158,9 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     def run(source: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test_suite=source)
         plugins = ("-p", "_gradwright_pytest", "-p", "no:cacheprovider")
-        return pytester.runpytest_inprocess(*plugins, *options, no_reraise_ctrlc=True)
+        result = pytester.runpytest_inprocess(*plugins, *options, plugins=[imported], no_reraise_ctrlc=True)
+        imported.keep()
+        return result
 
     return run
 
@@ -153,8 +179,7 @@ class Wrong(torch.autograd.Function):
 
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
-    """Import all that is needed once, here: what is imported in a run of ``pytester`` is forgotten after it."""
-    importlib.import_module("gradwright.cli.finish")
+    """Import all that is needed once, here, and not in each process that is forked from this one."""
     assert not gradwright.check(Wrong, torch.ones(2), only="matches-differences")
 
 
@@ -279,7 +304,7 @@ def test_reports_are_written_where_pytest_was_started(suite, pytester):
     suite(source, "--gradwright", "--gradwright-json=r.json", "--gradwright-html=r.html", "--gradwright-junit=r.xml")
     document = json.loads((pytester.path / "r.json").read_text())
     assert document["command"] == "pytest"
-    assert [subject["name"] for subject in document["subjects"]] == ["Broken"]
+    assert [(subject["name"], subject["file"]) for subject in document["subjects"]] == [("Broken", "ops.py")]
     assert {usage["name"]: usage["calls"] for usage in document["usage"]}["NeverCalled"] == 0
     assert "Broken" in (pytester.path / "r.html").read_text()
     assert "Broken" in (pytester.path / "r.xml").read_text()
