@@ -133,7 +133,7 @@ class Imported:
     def keep(self) -> None:
         """Keep all but the modules of the suites."""
         for name, module in self.modules.items():
-            if name not in ("ops", "test_suite"):
+            if name not in ("ops", "other", "test_suite"):
                 sys.modules.setdefault(name, module)
 
 
@@ -300,12 +300,14 @@ def test_interrupted_checks_are_no_success(suite, monkeypatch):
 
 
 def test_reports_are_written_where_pytest_was_started(suite, pytester):
-    source = USES.format("Broken") + "    import os; os.mkdir('sub'); os.chdir('sub')\n"
+    pytester.makepyfile(other=OPS.replace("NeverCalled", "NeverCalledOfAnother"))
+    source = "import other\n" + USES.format("Broken") + "    import os; os.mkdir('sub'); os.chdir('sub')\n"
     suite(source, "--gradwright", "--gradwright-json=r.json", "--gradwright-html=r.html", "--gradwright-junit=r.xml")
     document = json.loads((pytester.path / "r.json").read_text())
     assert document["command"] == "pytest"
     assert [(subject["name"], subject["file"]) for subject in document["subjects"]] == [("Broken", "ops.py")]
-    assert {usage["name"]: usage["calls"] for usage in document["usage"]}["NeverCalled"] == 0
+    calls = {usage["name"]: usage["calls"] for usage in document["usage"]}
+    assert (calls["Broken"], calls["NeverCalled"], calls["NeverCalledOfAnother"]) == (1, 0, 0)
     assert "Broken" in (pytester.path / "r.html").read_text()
     assert "Broken" in (pytester.path / "r.xml").read_text()
 
