@@ -178,23 +178,25 @@ class Watch:
             return  # a test has forked, and the child has come here
         worker = getattr(self.config, "workerinput", None)
         try:
-            with self._told(), _as_when_it_began(self.config):
+            with self._told(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a fork, which pytest may count as an error
                 if worker is not None:
                     run = Run(Path(worker["gradwright"]))
                     run.leave(self._check(run.claim))
                 else:
-                    self.outcome = self._check() if self.workers is None else _gathered(self.workers)
+                    self.outcome = self._check() if self.workers is None else self._gathered(self.workers)
                     self._report(session, self.outcome)
         except KeyboardInterrupt:
             self.outcome = replace(self.outcome or Outcome(), interrupted=True)
-        if session.exitstatus == pytest.ExitCode.OK and self.config.getoption("gradwright_fail"):
+        if worker is not None:
+            if self.failures:
+                Run(Path(worker["gradwright"])).failed("\n".join(self.failures))
+        elif session.exitstatus == pytest.ExitCode.OK and self.config.getoption("gradwright_fail"):
             # Nobody knows whether there are findings.
             if self.failures:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             elif self.outcome is not None and self.outcome.interrupted:
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
-        if worker is not None and self.failures:
-            Run(Path(worker["gradwright"])).failed("\n".join(self.failures))
 
     def pytest_unconfigure(self) -> None:
         """Leave nothing behind."""
@@ -223,6 +225,18 @@ class Watch:
             )
             outcome = replace(outcome, notes=(*outcome.notes, note))
         return outcome
+
+    def _gathered(self, workers: Run) -> Outcome:
+        """Put together what the workers left."""
+        processes = list(workers.processes())
+        self.failures += [process.failure for process in processes if process.failure is not None]
+        lost = [
+            f"{process.command} ended before what it used could be checked"
+            for process in processes
+            if process.outcome is None and process.failure is None
+        ]
+        merged = merge(process.outcome for process in processes if process.outcome is not None)
+        return replace(merged, notes=(*merged.notes, *lost))
 
     # ------------------------------------------------------------------ the report
 
@@ -296,35 +310,5 @@ def _store(recorder: Recorder, root: Path) -> Iterator[str]:
         yield str(error)
 
 
-def _gathered(workers: Run) -> Outcome:
-    """Put together what the workers left."""
-    processes = list(workers.processes())
-    notes = [_own_fault(process.failure) for process in processes if process.failure is not None]
-    notes += [
-        f"{process.command} ended before what it used could be checked"
-        for process in processes
-        if process.outcome is None and process.failure is None
-    ]
-    merged = merge(process.outcome for process in processes if process.outcome is not None)
-    return replace(merged, notes=(*merged.notes, *notes))
-
-
 def _own_fault(trace: str) -> str:
     return f"gradwright itself failed; please report this fault of gradwright's:\n{trace.rstrip()}"
-
-
-@contextlib.contextmanager
-def _as_when_it_began(config: pytest.Config) -> Iterator[None]:
-    """Work in the directory in which pytest was started, whatever tests have done, and warn of nothing."""
-    try:
-        before = Path.cwd()
-    except FileNotFoundError:  # a test has removed it
-        before = None
-    os.chdir(config.invocation_params.dir)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a fork, which pytest may count as an error
-            yield
-    finally:
-        if before is not None:
-            os.chdir(before)
