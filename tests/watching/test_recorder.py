@@ -381,6 +381,16 @@ def test_inference_mode_and_fake_tensors() -> None:
     assert of(recorder, "Modern").kept == []
 
 
+def test_the_trial_starts_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("forks of the program could not differentiate any more where there is a GPU")
+
+    monkeypatch.setattr(torch.Tensor, "backward", refuse)
+    monkeypatch.setattr(torch.autograd, "backward", refuse)
+    with recording() as recorder:
+        assert recorder.complete
+
+
 def test_afterwards_pytorch_is_as_it_was() -> None:
     base: Any = Function.__mro__[1]
     before = dict(vars(base)), dict(vars(torch.autograd.function.BackwardCFunction))

@@ -19,6 +19,7 @@ import torch
 from gradwright import torch_compat
 from gradwright.checking.discovery import Discovery, Found
 from gradwright.checking.report import Entry, NotChecked, Usage
+from gradwright.checking.samples import Sample
 from gradwright.checking.subject import Subject, as_subject
 from gradwright.checking.targets import Source, shown_file
 from gradwright.cli.events import Send, Start
@@ -30,6 +31,7 @@ from gradwright.errors import ExternalError, GradwrightError, SubjectTypeError
 from gradwright.watching.recorder import Kept, Recorder, Watched
 from gradwright.watching.samples import as_samples
 
+NONE_KEPT = "no call of it could be kept"
 MAX_REGIONS = 6
 """Functions that torch.compile took over which are named."""
 
@@ -82,31 +84,32 @@ def _found(
     """Return what can be checked, and what cannot, with the reason."""
     found: list[Found] = []
     missing: list[NotChecked] = []
-    for watched in recorder.used():
-        if not _wanted(watched, options):
-            continue
-        if not watched.kept and watched.calls and claim(_full_name(watched)):
+    for watched in filter(lambda watched: _wanted(watched, options), recorder.used()):
+        subjects = list(_by_subject(watched))
+        if not subjects and watched.calls:
             name = watched.target.name
-            reason = f"{name}: no call of it could be kept: {_why_not_kept(watched)}."
-            missing.append(NotChecked(name, None, None, reason))
-        for subject, kept in _by_subject(watched):
-            samples, reasons = [], []
-            for each in kept:
-                try:
-                    samples += as_samples(each.call, options.seed)
-                except GradwrightError as error:
-                    reasons.append(str(error))
-            if not claim(_full_name(watched)):
-                break
-            if samples:
-                module = _module(watched)
-                one = Found(subject, Source(module, subject.file or watched.target.module), {subject.name})
-                one.samples = samples
-                found.append(one)
-            else:
-                reason = f"{subject.name}: {reasons[0] if reasons else 'no call of it could be kept'}"
+            missing.append(NotChecked(name, None, None, f"{name}: {NONE_KEPT}: {_why_not_kept(watched)}."))
+        for subject, kept in subjects:
+            samples, reasons = _samples(kept, options.seed)
+            if not samples:
+                reason = f"{subject.name}: {NONE_KEPT}: {reasons[0]}"
                 missing.append(NotChecked(subject.name, subject.file, subject.line, reason))
+            elif claim(_full_name(watched)):
+                source = Source(_module(watched), subject.file or watched.target.module)
+                found.append(Found(subject, source, {subject.name}, samples=samples))
     return found, missing
+
+
+def _samples(kept: Sequence[Kept], seed: int) -> tuple[list[Sample], list[str]]:
+    """Return the calls as samples, and why others are none."""
+    samples: list[Sample] = []
+    reasons: list[str] = []
+    for each in kept:
+        try:
+            samples += as_samples(each.call, seed)
+        except GradwrightError as error:
+            reasons.append(str(error))
+    return samples, reasons
 
 
 def _by_subject(watched: Watched) -> Iterator[tuple[Subject, list[Kept]]]:

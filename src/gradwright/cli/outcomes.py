@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gradwright.checking.report import Entry, Usage
+from gradwright.checking.report import Entry, Report, Usage
 
 
 @dataclass(frozen=True)
@@ -33,4 +33,16 @@ def merge(outcomes: Iterable[Outcome]) -> Outcome:
             other = used.get(key, Usage(*key))
             calls, backwards = usage.calls + other.calls, usage.backwards + other.backwards
             used[key] = replace(usage, calls=calls, backwards=backwards, note=usage.note or other.note)
-    return Outcome(tuple(entries), tuple(used.values()), tuple(notes), interrupted)
+    return Outcome(tuple(_told_once(entries)), tuple(used.values()), tuple(notes), interrupted)
+
+
+def _told_once(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Leave out what one process could not check and another one did, or could not either."""
+    reports = [entry for entry in entries if isinstance(entry, Report)]
+    known = {(report.name, file) for report in reports for file in (report.file, None)}
+    for entry in entries:
+        if isinstance(entry, Report):
+            yield entry
+        elif (entry.name, entry.file) not in known:
+            known.add((entry.name, entry.file))
+            yield entry

@@ -69,7 +69,9 @@ def watch_functions(called: Called, pulled: Pulled) -> Callable[[], None] | None
             if hasattr(node, name):
                 put(node, name, "backward", pulled)
         with torch.inference_mode(False), torch.enable_grad(), unseen():
-            _Trial.apply(torch.zeros(1, requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
+            out: Any = _Trial.apply(torch.zeros(1, requires_grad=True))  # type: ignore[no-untyped-call]
+            # A backward would start the engine, which on a machine with a GPU takes forks the right to one.
+            out.grad_fn.apply(torch.ones(1))
     except Exception:  # a version that is built otherwise may fail in any way; the caller has another
         seen.clear()
     if seen != {"call", "backward"}:
