@@ -55,6 +55,8 @@ class Resized:
     duplicates: bool = False
     """True when an integer input that held every number once now holds one twice."""
     was_permutation: bool = False
+    constants_only: bool = False
+    """True when only real constants were resized, a filter say, whose numbers may mean something as they are."""
     inner_empty: bool = False
     """True when a dimension other than the first one of a tensor is empty: no features, rather than no rows."""
     resize: Callable[[int], Resized | NotTried | None] | None = None
@@ -190,8 +192,15 @@ def _resize(case: Case, tensors: list[Slot], group: Group, new: int, growth: Gro
     what = {0: "an empty input", 1: "a dimension of size 1"}.get(new, f"a dimension of size {new}")
     permuted = any(is_permutation(index) for index in repeated)
     inner = new == 0 and any(d > 0 for _, d in group.dims)
+    fixed = all(slot.number is None and slot.tensor.is_floating_point() for slot, _ in group.dims)
     return Resized(
-        f"{what} ({variant.describe()})", variant, False, bool(repeated), permuted, inner, sizes=(group.size, new)
+        f"{what} ({variant.describe()})",
+        variant,
+        duplicates=bool(repeated),
+        was_permutation=permuted,
+        constants_only=fixed,
+        inner_empty=inner,
+        sizes=(group.size, new),
     )
 
 

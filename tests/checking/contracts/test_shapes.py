@@ -346,6 +346,25 @@ def test_a_permutation_may_be_meant_to_be_one() -> None:
     assert bool(gw.check(broken, x(3), torch.tensor([0, 2, 1]), only="shapes", seed=0))
 
 
+def test_a_constant_of_another_size_may_have_lost_its_meaning() -> None:
+    class Smooth(Function):
+        """Is its own transpose, because the filters that it is used with are symmetric."""
+
+        @staticmethod
+        def forward(ctx: Any, t: Tensor, kernel: Tensor) -> Tensor:
+            ctx.save_for_backward(kernel)
+            return torch.nn.functional.conv1d(t, kernel, padding="same")
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return torch.nn.functional.conv1d(g, ctx.saved_tensors[0], padding="same"), None
+
+    kernel = torch.tensor([[[0.5, 2.0, 0.5]]], dtype=torch.float64)
+    found = result(Smooth, x(1, 1, 8).requires_grad_(), kernel)
+    assert found.verdict == "suspect"
+    assert "kernel" in found.message
+
+
 def test_the_shape_of_a_gradient_is_audited_too() -> None:
     rows = believing(lambda t: t.cos() if t.numel() else torch.zeros(1, *t.shape, dtype=t.dtype))
     found = result(rows, POSITIVE)

@@ -190,7 +190,8 @@ def _variants(case: Case, memory: Memory) -> Iterator[tuple[str, Finding | Unjud
             fault = Unjudged()  # it may be meant for square matrices only, and tells so
         if isinstance(fault, Fault) and _not_meant(shape, fault):
             fault = Unjudged(f"with {shape.words} {fault.finding.message}".rstrip("."))
-        yield shape.words, _finding(fault, "suspect" if shape.was_permutation else "fail")
+        unsure = shape.was_permutation or shape.constants_only
+        yield shape.words, _finding(fault, "suspect" if unsure else "fail")
 
 
 def _not_meant(shape: Resized, fault: Fault) -> bool:
