@@ -34,8 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add(
         "--gradwright-level",
         choices=("quick", "standard", "full"),
-        default="standard",
-        help="how much work to do (default: standard)",
+        default="quick",
+        help="how much work to do (default: quick)",
     )
     for name, what in (("include", "only"), ("exclude", "not")):
         text = f"{what} these: a name, or a pattern; may be repeated"

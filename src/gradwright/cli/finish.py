@@ -246,6 +246,6 @@ def _notes(recorder: Recorder) -> Iterator[str]:
     if recorder.compiled or regions:
         rest = f" and {len(regions) - MAX_REGIONS} more" if len(regions) > MAX_REGIONS else ""
         where = f": {', '.join(regions[:MAX_REGIONS])}{rest}" if regions else ""
-        yield f"calls inside of what torch.compile made are not seen{where}; `--eager` runs the program without it"
+        yield f"calls inside of what torch.compile made are not seen{where}; TORCHDYNAMO_DISABLE=1 runs all without it"
     for failure in recorder.failures:
         yield f"gradwright could not look at a call: {failure}; please report this fault of gradwright's"
