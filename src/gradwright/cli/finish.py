@@ -197,7 +197,7 @@ def _check(found: list[Found], options: argparse.Namespace) -> tuple[list[Entry]
         torch_compat.refuse_collectives(_needs_others)
         examine(discovery, options, send, start)
 
-    with Tally() as tally:
+    with Tally() as tally, torch_compat.executors_open():
         try:
             if torch_compat.can_fork() and not options.no_isolation:
                 supervise(options, tally.receive, work)

@@ -99,13 +99,13 @@ class Run:
         file.write_text(str(os.getpid()), encoding="utf-8")
         return True
 
-    def leave(self, outcome: Any) -> None:
-        """Tell what came of checking what this process used."""
-        self._write(f"outcome-{os.getpid()}.pickle", pickle.dumps(outcome))
+    def leave(self, outcome: Any, pid: int | None = None) -> None:
+        """Tell what came of checking what a process used: this one, unless it works for another."""
+        self._write(f"outcome-{pid or os.getpid()}.pickle", pickle.dumps(outcome))
 
-    def failed(self, words: str) -> None:
-        """Tell what went wrong in gradwright itself."""
-        self._write(f"failure-{os.getpid()}.txt", words.encode())
+    def failed(self, words: str, pid: int | None = None) -> None:
+        """Tell what went wrong in gradwright itself in a process: this one, unless it works for another."""
+        self._write(f"failure-{pid or os.getpid()}.txt", words.encode())
 
     def _write(self, name: str, content: bytes) -> None:
         """Write a file so that it is there as a whole, or not."""

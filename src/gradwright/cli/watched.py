@@ -62,15 +62,26 @@ class _Watching:
         if self.over or (forked and not any(True for _ in self.recorder.used())):
             return
         self.over = True
-        with _told(self.run):
+        pid = os.getpid()
+        with _told(self.run, pid):
             if forked:
                 self.run.began()
-            from gradwright.cli.finish import finish  # here: a program that is over can wait for its import
+            self.recorder.stop()
+            if torch_compat.can_fork():
+                from gradwright.cli.apart import apart  # here: a program that is over can wait for imports
 
-            with _script_known(self.script):
-                self._count()
-                self.run.leave(finish(self.recorder, self.options, self.run.claim))
+                apart(lambda: self._finish(pid))
+            else:
+                self._finish(pid)
         _remain_interrupted()
+
+    def _finish(self, pid: int) -> None:
+        """Check what the process ``pid`` has used: this one, or the one that it was forked from for that."""
+        with _told(self.run, pid), _script_known(self.script):
+            from gradwright.cli.finish import finish
+
+            self._count()
+            self.run.leave(finish(self.recorder, self.options, self.run.claim), pid)
 
     def _keep(self, watched: Watched, kept: Kept) -> None:
         """Write a call down as soon as it is kept: the process may be killed."""
@@ -172,10 +183,10 @@ def _script_known(script: str | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(run: Run) -> Iterator[None]:
-    """Tell the command what goes wrong within the block, and nobody else."""
+def _told(run: Run, pid: int | None = None) -> Iterator[None]:
+    """Tell the command what goes wrong within the block for a process, and nobody else."""
     try:
         yield
     except (Exception, KeyboardInterrupt):
         with contextlib.suppress(OSError):
-            run.failed(traceback.format_exc())
+            run.failed(traceback.format_exc(), pid)

@@ -56,7 +56,7 @@ def serve(job: Job, connection: Connection) -> None:
         # multiprocessing has set what started this process for the user's code as well; let that choose again.
         multiprocessing.set_start_method(None, force=True)
     else:
-        _be_silent()
+        be_silent()
     # Ctrl-C reaches both processes. The other one says what is to be said.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if job.options.json == "-":
@@ -133,7 +133,7 @@ class _Relay:
         return getattr(self._stream, name)
 
 
-def _be_silent() -> None:
+def be_silent() -> None:
     """Let nothing that is printed here get among what the program prints that this process was forked from."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -36,34 +37,59 @@ _COLLECTIVES = (
 
 
 def at_end(action: Callable[[], None]) -> None:
-    """Call ``action`` once, in the main thread, when the program is over and Python is not yet.
+    """Call ``action`` once, in the main thread, when the program and its threads are over and Python is not yet.
 
-    ``atexit`` alone is too late: from Python 3.12 on, no process can be started there. Python calls what
-    ``concurrent.futures`` registers earlier, while processes can be started. Threads of the program that still run are
-    waited for, as Python does next anyway.
+    ``atexit`` alone is too late: in some versions, no process can be started there. So it is called where Python waits
+    for the threads of the program, behind that. To wait for them any earlier would be in vain: some end when they see
+    that the main thread is over, and those of an executor when they are told so.
     """
     done: list[bool] = []
+    wait = getattr(threading, "_shutdown", None)
 
     def once() -> None:
         if not done:
             done.append(True)
-            for thread in threading.enumerate():
-                own = thread in (threading.current_thread(), threading.main_thread())
-                if not (thread.daemon or own):
-                    thread.join()
             action()
 
-    register = getattr(threading, "_register_atexit", None)
-    if register is not None:
-        register(once)
+    def wait_and_end() -> None:
+        try:
+            wait()  # type: ignore[misc]
+        except BaseException as error:  # Ctrl-C; Python shows it, without this frame
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise
+        once()
+
+    if wait is not None:
+        threading._shutdown = wait_and_end  # type: ignore[attr-defined]
     atexit.register(once)
+
+
+@contextlib.contextmanager
+def executors_open() -> Iterator[None]:
+    """Let code in the block use executors as it did before the end of the program, when Python closes them all."""
+    flags = [
+        (sys.modules.get(module), name)
+        for module, name in (
+            ("threading", "_SHUTTING_DOWN"),
+            ("concurrent.futures.thread", "_shutdown"),
+            ("concurrent.futures.process", "_global_shutdown"),
+        )
+    ]
+    closed = [(module, name) for module, name in flags if getattr(module, name, False) is True]
+    for module, name in closed:
+        setattr(module, name, False)
+    try:
+        yield
+    finally:
+        for module, name in closed:
+            setattr(module, name, True)
 
 
 def can_fork() -> bool:
     """Tell whether a forked process can compute gradients: not after a GPU was used, nor where there is no fork."""
     if sys.platform not in ("linux", "darwin"):
         return False
-    if sys.version_info >= (3, 12) and sys.is_finalizing():
+    if sys.is_finalizing() or (3, 12) <= sys.version_info < (3, 12, 2):  # which refuses from the end of the script on
         return False
     accelerators = [torch.cuda, getattr(torch, "xpu", None)]
     return not any(each is not None and each.is_initialized() for each in accelerators)

@@ -33,6 +33,10 @@ MANY = 128
 STRIDE = 61
 """A prime, so that a program that repeats itself does not show the same call each time."""
 
+_dtype_of = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+_shape_of = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
+_needs_of = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+
 
 @dataclass(eq=False)
 class Kept:
@@ -162,7 +166,11 @@ class Recorder:
     def _run_backward(self, watched: Watched, kept: Kept, original: Any, *cotangents: Any) -> Any:
         __tracebackhide__ = True
         self.safely(self._keep_cotangents, watched, kept, cotangents)
-        return original(*cotangents)
+        try:
+            return original(*cotangents)
+        except BaseException as error:
+            _leave_out_this_frame(error)
+            raise
 
     def _keep_cotangents(self, watched: Watched, kept: Kept, cotangents: Any) -> None:
         given = cotangents[0] if len(cotangents) == 1 and isinstance(cotangents[0], list) else cotangents
@@ -203,14 +211,21 @@ class Recorder:
     def _at(self, target: Target) -> Watched:
         return self.watched.setdefault(target.key, Watched(target))
 
-    def look(self, watched: Watched, function: type, exact: Any, args: Any, kwargs: Any) -> Kept | None:
-        """Keep a call unlike all before, if it says more than those that are kept; return it if so."""
+    def look(self, watched: Watched, function: type, args: Any, kwargs: Any) -> Kept | None:
+        """Keep a call unlike all before, if it says more than those that are kept.
+
+        Returns:
+            the call that is kept and waits for its backward, this one or an earlier one like it; None for all others.
+        """
         if getattr(self._busy, "now", False):
             return None
-        kept: Kept | None = self.safely(self._look, watched, function, exact, args, kwargs)
+        kept: Kept | None = self.safely(self._look, watched, function, args, kwargs)
         return kept
 
-    def _look(self, watched: Watched, function: type, exact: Any, args: Any, kwargs: Any) -> Kept | None:
+    def _look(self, watched: Watched, function: type, args: Any, kwargs: Any) -> Kept | None:
+        exact = _signature(args)
+        if exact in watched.seen:
+            return watched.seen[exact]
         with self._lock:
             watched.seen[exact] = None
             watched.full = watched.full or len(watched.seen) > MAX_SEEN
@@ -256,7 +271,8 @@ class Recorder:
         """Do something that the program must not notice, whatever comes of it."""
         self._busy.now = True
         try:
-            return work(*arguments)
+            with torch_compat.unseen():
+                return work(*arguments)
         except Exception as error:
             if len(self.failures) < 8:
                 self.failures.append(f"{type(error).__name__}: {error}")
@@ -272,30 +288,48 @@ class Recorder:
 def _run(recorder: Recorder, watched: Watched, function: type, original: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a call that is looked at, and keep it if it is unlike the others."""
     __tracebackhide__ = True  # pytest leaves such frames out
-    exact = _signature(args)
-    kept = watched.seen[exact] if exact in watched.seen else recorder.look(watched, function, exact, args, kwargs)
-    if kept is None:
-        return original(*args, **kwargs)
+    kept = recorder.look(watched, function, args, kwargs)
     try:
         outputs = original(*args, **kwargs)
-    except BaseException:  # what a program refuses is not what it uses
-        recorder.safely(recorder.drop, watched, kept)
+    except BaseException as error:  # what a program refuses is not what it uses
+        if kept is not None:
+            recorder.safely(recorder.drop, watched, kept)
+        _leave_out_this_frame(error)
         raise
-    recorder.safely(recorder.returned, function, kept, outputs)
+    if kept is not None:
+        recorder.safely(recorder.returned, function, kept, outputs)
     return outputs
+
+
+def _leave_out_this_frame(error: BaseException) -> None:
+    """Let a program that prints an error it caught print what it would without the hook.
+
+    From Python 3.11 on, a bare ``raise`` adds no entry for the frame that it is in.
+    """
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
 
 
 def _signature(args: Any) -> tuple[Any, ...]:
     """Return what tells calls apart: whether a graph is recorded, and of each argument what can be had for little."""
     parts: list[Any] = [torch.is_grad_enabled()]
     for value in args:
+        kind = type(value)
         if isinstance(value, torch.Tensor):
-            try:
-                parts.append((value.dtype, value.shape, value.requires_grad, value.is_contiguous()))
-            except RuntimeError:  # sparse and nested tensors have no strides, or no shape
-                parts.append((value.dtype, (), value.requires_grad, value.layout))
-        elif value is None or isinstance(value, (bool, str)) or (isinstance(value, int) and -16 <= value <= 16):
+            parts.append(_looks(value))
+        elif value is None or kind in (bool, str) or (kind is int and -16 <= value <= 16):
             parts.append(value)
         else:
-            parts.append(type(value))
+            parts.append(kind)
     return tuple(parts)
+
+
+def _looks(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what tells a tensor from others, by what no class of the program's may have written anew."""
+    dtype, needs = _dtype_of(tensor), _needs_of(tensor)
+    try:
+        looks = dtype, _shape_of(tensor), needs, torch.Tensor.is_contiguous(tensor)
+        hash(looks)  # sizes that only stand for numbers cannot be
+    except (RuntimeError, TypeError):  # sparse and nested tensors have no strides, or no shape
+        looks = dtype, (), needs, torch.Tensor.layout.__get__(tensor)  # type: ignore[attr-defined]
+    return looks

@@ -1,0 +1,111 @@
+"""Doing something in a fork of this process, while this process stands still.
+
+When a program is over, some of it may go on until Python ends: threads that print, timers that end the process,
+handlers of signals. A check takes a while. Nothing of the program may happen in that time that would not happen
+without it, and nothing of the program may end the check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gradwright.cli.worker import be_silent
+
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if hasattr(signal, "setitimer") else ()
+_VERY_LONG = 1e6
+"""Seconds after which a thread that waits for its turn asks for it."""
+
+
+def apart(work: Callable[[], None]) -> None:
+    """Have something done in a fork, and wait for it. What it raises stays there."""
+    with _timers_stopped(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python from 3.12 on: the threads of the program are not in the fork
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                be_silent()
+                _hear_signals()
+                work()
+            os._exit(0)
+        _wait(child)
+
+
+def _hear_signals() -> None:
+    """Be interrupted by the first Ctrl-C, and ended by a request to end, whatever the program did about them."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD})
+
+
+def _wait(child: int) -> None:
+    """Wait for a process without letting another thread of this one run.
+
+    Ctrl-C reaches the process itself, and a second one ends it. A request to end this process does so as well, and is
+    then obeyed as the program would.
+    """
+    interrupts: list[int] = []
+    requests: list[int] = []
+
+    def hear(number: int, frame: Any) -> None:
+        (interrupts if number == signal.SIGINT else requests).append(number)
+        if requests or len(interrupts) > 1:
+            os.kill(child, signal.SIGKILL)
+
+    heard = {signal.SIGINT: hear, signal.SIGTERM: hear, signal.SIGHUP: hear, signal.SIGCHLD: signal.SIG_DFL}
+    pause = sys.getswitchinterval()
+    with _handling(heard):
+        # The functions of a PyDLL keep the lock of the interpreter, which every other thread waits for; in vain also
+        # when they return, if none of them has asked for it in the meantime.
+        sys.setswitchinterval(_VERY_LONG)
+        waitpid = ctypes.PyDLL(None, use_errno=True).waitpid
+        while waitpid(child, None, 0) == -1 and ctypes.get_errno() == errno.EINTR:
+            pass
+    sys.setswitchinterval(pause)
+    for number in requests:
+        os.kill(os.getpid(), number)
+
+
+@contextlib.contextmanager
+def _handling(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
+    """Handle signals inside the block, as far as this thread may say how."""
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        # None: a handler that was not installed from Python, which could not be put back.
+        before = {number: signal.getsignal(number) for number in handlers}
+        before = {number: handler for number, handler in before.items() if handler is not None}
+    for number in before:
+        signal.signal(number, handlers[number])
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _timers_stopped() -> Iterator[None]:
+    """Stop the timers of this process for the block. One that would end a program that hangs is not needed any more."""
+    faulthandler.cancel_dump_traceback_later()
+    left = {timer: signal.setitimer(timer, 0) for timer in _TIMERS}
+    try:
+        yield
+    finally:
+        for timer, (seconds, interval) in left.items():
+            if seconds:
+                signal.setitimer(timer, seconds, interval)

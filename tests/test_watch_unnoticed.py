@@ -1,0 +1,211 @@
+"""A program under ``gradwright watch`` prints what it prints alone, and ends as it does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+QUICK = ("--level", "quick", "--only", "matches-differences", "--time-limit", "300")
+HEAD = "gradwright watch ---"
+FUNCTION = """
+import faulthandler, signal, sys, threading, time, traceback
+from concurrent.futures import ThreadPoolExecutor
+executor = ThreadPoolExecutor(2)
+import torch
+from torch.autograd import Function
+
+class Square(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+
+def use(function, *more):
+    x = torch.ones(3, requires_grad=True)
+    function.apply(x, *more).sum().backward()
+    return x.grad.tolist()
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    status: int
+    out: str
+    own: str
+    report: str
+
+
+def run(folder: Path, *command: str) -> Ran:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    own, _, report = done.stderr.partition(HEAD)
+    return Ran(done.returncode, done.stdout, own.rstrip(), report)
+
+
+def compare(folder: Path, program: str, *flags: str) -> Ran:
+    """Run a program alone and watched, expect the same of both, and return the watched run."""
+    (folder / "program.py").write_text(FUNCTION + program, encoding="utf-8")
+    alone = run(folder, *flags, "program.py")
+    watched = run(folder, "-m", "gradwright", "watch", *QUICK, "--", sys.executable, *flags, "program.py")
+    assert (watched.status, watched.out, watched.own) == (alone.status, alone.out, alone.own)
+    return watched
+
+
+THREADS = """
+def wait():
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    print("the main thread is over")
+
+threading.Thread(target=wait).start()
+print(executor.submit(use, Square).result())
+"""
+
+
+def test_threads_that_end_when_the_program_does(tmp_path: Path) -> None:
+    assert "Square passed" in compare(tmp_path, THREADS).report
+
+
+EXECUTORS = """
+class Parallel(Square):
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with ThreadPoolExecutor(2) as own:
+            return sum(own.map(lambda _: x * g, range(2)))
+
+print(use(Parallel))
+"""
+
+
+def test_a_backward_with_an_executor_is_not_accused_of_the_end_of_the_program(tmp_path: Path) -> None:
+    assert "Parallel passed" in compare(tmp_path, EXECUTORS).report
+
+
+TRACEBACKS = """
+class BadForward(Square):
+    @staticmethod
+    def forward(ctx, x):
+        raise ValueError("in forward")
+
+class BadBackward(Square):
+    @staticmethod
+    def backward(ctx, g):
+        raise ValueError("in backward")
+
+for arguments in ((BadForward,), (BadBackward,), (Square, "one too many")):
+    try:
+        use(*arguments)
+    except Exception:
+        traceback.print_exc()
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare raise adds an entry to the traceback there")
+def test_tracebacks_that_the_program_prints_itself(tmp_path: Path) -> None:
+    compare(tmp_path, TRACEBACKS)
+
+
+ODD_ARGUMENTS = """
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+
+class Logged(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        print("class", function.__name__)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+class Odd(torch.Tensor):
+    @property
+    def dtype(self):
+        raise AttributeError("no dtype")
+
+class Word(str):
+    __hash__ = None
+
+class Number(int):
+    def __hash__(self):
+        raise RuntimeError("no hash")
+
+class Mode(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        print("mode", function.__name__)
+        return function(*args, **(kwargs or {}))
+
+class WithOption(Square):
+    @staticmethod
+    def forward(ctx, x, option):
+        return Square.forward(ctx, x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return Square.backward(ctx, g), None
+
+print(type(Square.apply(torch.ones(3).as_subclass(Logged).requires_grad_())).__name__)
+print(type(Square.apply(torch.ones(3).as_subclass(Odd))).__name__)
+print(use(WithOption, Word("a")), use(WithOption, Number(3)))
+with Mode():
+    use(Square)
+print(make_fx(Square.apply, tracing_mode="symbolic")(torch.ones(3)).code)
+"""
+
+
+def test_arguments_and_modes_that_notice_a_look(tmp_path: Path) -> None:
+    assert "could not look" not in compare(tmp_path, ODD_ARGUMENTS).report
+
+
+REST = """
+class Slow(Square):
+    @staticmethod
+    def forward(ctx, x):
+        time.sleep(0.05)
+        return Square.forward(ctx, x)
+
+def beat():
+    while True:
+        time.sleep(0.4)
+        print("beat", flush=True)
+
+print(use(Slow))
+signal.signal(signal.SIGCHLD, lambda *_: print("a child is over"))
+signal.alarm(1)
+faulthandler.dump_traceback_later(1, exit=True)
+threading.Thread(target=beat, daemon=True).start()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the checks run in the program itself there")
+def test_what_would_be_cut_off_by_the_end_of_the_program(tmp_path: Path) -> None:
+    assert "Slow passed" in compare(tmp_path, REST).report
+
+
+STRICT = """
+import warnings
+warnings.simplefilter("error")
+threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+print(use(Square))
+"""
+
+
+def test_a_program_for_which_warnings_are_errors(tmp_path: Path) -> None:
+    assert "Square passed" in compare(tmp_path, STRICT, "-X", "dev", "-W", "error").report
