@@ -1,9 +1,11 @@
 """``gradwright init`` writes a file that is read by ``gradwright check``, and harms nothing that is there."""
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import pytest
@@ -286,3 +288,40 @@ def test_many_guesses_are_listed_in_lines(run):
     text = Path(FILE).read_text()
     assert '\ngradwright_guessed = [\n    "First",\n    "Number0OfManyFunctions",\n' in text
     assert max(map(len, text.splitlines())) <= 88
+
+
+HOSTILE = function("Hostile").replace("return x * 2", "raise RuntimeError('\\x00 \\x1b[31m \\udc80')")
+
+
+@pytest.mark.parametrize("name", ["a\\N.py", "end\\.py", 'three""".py', "new\nline.py"])
+def test_the_file_is_python_whatever_names_and_messages_hold(run, name):
+    if os.name == "nt":
+        pytest.skip("no such file names there")
+    write(name, function(), HOSTILE)
+    assert run("init", f"./{name}")[0] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile(Path(FILE).read_text(encoding="utf-8"), FILE, "exec")
+    assert "declared x2" in " ".join(run("check", f"./{name}", "--level", "quick", "--only", "released")[1].split())
+
+
+def test_every_subject_finds_its_samples_whatever_it_is_called(run):
+    inner = textwrap.indent(textwrap.dedent(function("B")), "    ")
+    odd = "def made(name):\n    kind = type(name, (Double,), {})\n    kind.__module__ = __name__\n    return kind\n"
+    write(
+        "ops.py",
+        function(),
+        function("A_B"),
+        f"class A:\n{inner}",
+        odd,
+        "C = made('not a name')\nD = made('say \"\\\\')",
+    )
+    assert run("init", "ops.py")[0] == 0
+    text = Path(FILE).read_text(encoding="utf-8")
+    compile(text, FILE, "exec")
+    assert "def samples_Double():" in text
+    status, out, err = run("check", "ops.py", "--only", "released", "--json", "report.json")
+    assert (status, err) == (0, ""), out
+    subjects = json.loads(Path("report.json").read_text(encoding="utf-8"))["subjects"]
+    assert len(subjects) == 5
+    assert {sample["provenance"] for subject in subjects for sample in subject["samples"]} == {"declared"}

@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import re
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,6 +63,13 @@ MARKED = {
     "beside a decorator": "def same(c):\n    return c\n\n\n@same  # gradwright: surrogate\nclass A(Function):\n" + BODY,
     "below a decorator": "def same(c):\n    return c\n\n\n@same\n# gradwright: surrogate\nclass A(Function):\n" + BODY,
     "without spaces": "#gradwright:surrogate\nclass A(Function):\n" + BODY,
+    "after another comment": "class A(Function):  # noqa: N801  # gradwright: surrogate\n" + BODY,
+    "before another comment": "class A(Function):  # gradwright: surrogate  # straight through\n" + BODY,
+    "with two signs": "## gradwright: surrogate\nclass A(Function):\n" + BODY,
+    "in capitals": "# gradwright: Surrogate\nclass A(Function):\n" + BODY,
+    "behind tabs": "if True:\n\t# gradwright: surrogate\n\tclass A(Function):\n"
+    + textwrap.indent(BODY.replace("    ", "\t"), "\t"),
+    "of the second of two": "class A(Function):\n" + BODY + "\n\n# gradwright: surrogate\nclass A(Function):\n" + BODY,
     "of a function": "# gradwright: surrogate\ndef A(x):\n    return x\n",
     "on the line of a function": "def A(\n    x,\n):  # gradwright: surrogate\n    return x\n",
     "of a custom gradient": "# gradwright: surrogate\n@gw.custom_gradient\ndef A(x):\n    return x.round()\n",
@@ -77,6 +85,11 @@ UNMARKED = {
     "after the first method": "class A(Function):\n" + BODY + "\n    # gradwright: surrogate\n    k = 2\n",
     "above a method": "class A(Function):\n" + BODY + "    # gradwright: surrogate\n    def other(self): pass\n",
     "in a text": 'class A(Function):\n    """# gradwright: surrogate"""\n\n' + BODY,
+    "at the end of a text": 's = """\n# gradwright: surrogate\n#"""\nclass A(Function):\n' + BODY,
+    "of the first of two": "# gradwright: surrogate\nclass A(Function):\n" + BODY + "\n\nclass A(Function):\n" + BODY,
+    "of the other branch": "if True:\n    class A(Function):\n" + textwrap.indent(BODY, "    ")
+    + "else:\n    # gradwright: surrogate\n    class A(Function):\n" + textwrap.indent(BODY, "    "),
+    "in a quotation": "# write `# gradwright: surrogate` here\nclass A(Function):\n" + BODY,
     "in the body of a function": "def A(x):\n    # gradwright: surrogate\n    return x\n",
     "of another class": "class A(Function):\n" + BODY + "\n\n# gradwright: surrogate\nclass B(Function):\n" + BODY,
     "of a subclass": "class A(Function):\n" + BODY + "\n\n# gradwright: surrogate\nclass B(A):\n    pass\n",

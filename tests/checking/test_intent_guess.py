@@ -175,6 +175,29 @@ MISTAKES: dict[str, Row] = {
     "to nobody": (lambda x, y: x * y, lambda g, x, y: (g * y, None), (VECTOR, VECTOR)),
     "a sum for a mean": (lambda x: x.mean(), lambda g, x: g.expand(x.shape), (VECTOR,)),
     "to all for to the largest": (lambda x: x.amax(-1), lambda g, x: g[:, None].expand(x.shape) * 1, (ROWS,)),
+    "factor of a product with 1": (lambda x, k: x * k, lambda g, x, k: (2 * g * k, None), (VECTOR, 1.0)),
+    "sign of a power of 1": (lambda x, k: x**k, lambda g, x, k: (-g * k * x ** (k - 1), None), (VECTOR, 1)),
+    "sum in place of a mean over one": (lambda x, n: x / n, lambda g, x, n: (3 * g, None), (VECTOR, 1)),
+    "a branch that is not taken": (
+        lambda x, y, a: x + a * y,
+        lambda g, x, y, a: (2 * g, a * g, None),
+        (VECTOR, ROWS.flatten(), 0.0),
+    ),
+    "dropout in evaluation": (
+        lambda x, p, training: nn.functional.dropout(x, p, training),
+        lambda g, x, p, training: (g / (1 - p), None, None),
+        (VECTOR, 0.5, False),
+    ),
+    "a mask of ones": (
+        lambda x, m: x * m,
+        lambda g, x, m: (2 * g * m, None),
+        (VECTOR.clone().requires_grad_(), torch.ones(12, dtype=torch.float64)),
+    ),
+    "a mask that is true": (
+        lambda x, m: x * m,
+        lambda g, x, m: (2 * g * m, None),
+        (VECTOR, torch.ones(12, dtype=torch.bool)),
+    ),
     "half a product rule": (lambda x: x * x.sigmoid(), lambda g, x: g * x.sigmoid(), (VECTOR,)),
 }
 """What may look like it and is wrong."""

@@ -233,6 +233,16 @@ def test_text_that_looks_like_markup_is_shown_as_it_is(make):
     assert "x[red] and :smile: [/]" in text
 
 
+def test_what_a_terminal_would_obey_is_shown_as_text(make):
+    words = "\x1b[31mred\x9b0m\x00\r\u202e"
+    text = rendered(
+        [make.report(name=words, notes=(words,)), make.report(name="Other")], verbose=True, force_terminal=True
+    )
+    assert text.count(r"\x1b[31mred\x9b0m\x00\r\u202e") >= 2
+    assert not set("\x9b\x00\r\u202e") & set(text)
+    assert "\x1b[31mred" not in text
+
+
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_many_contracts_stay_readable(make, width):
     contracts = [make.result(f"contract-{i}", question=f"question {i % 5}") for i in range(35)]

@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-import io
 import linecache
 import re
 import tokenize
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradwright import torch_compat
 from gradwright.checking.report import ContractResult, Stated
+from gradwright.checking.source_lines import source_lines
 from gradwright.errors import GradwrightError, did_you_mean
 from gradwright.typing import INTENTS, Intent, has_custom_gradient
 
@@ -47,7 +48,8 @@ MEANINGS: dict[Intent, str] = {
 }
 """What each intent says of a rule."""
 
-_MARKER = re.compile(r"#\s*gradwright:(.*)")
+_MARKER = re.compile(r"(?:^|\s)#+\s*gradwright:([^#]*)", re.IGNORECASE)
+"""A marker may follow another comment in its line, as `noqa` does, and be followed by one."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,11 @@ def marked_intents(function: type) -> tuple[Intent, ...]:
 
 def marker_of(definition: Any) -> Marker | None:
     """Return the marker of one class or function; None when it has none or its source cannot be read."""
-    comments = [(line, match[1]) for line, text in _comments(definition) if (match := _MARKER.match(text))]
+    comments = [(line, match[1]) for line, text in _comments(definition) if (match := _MARKER.search(text))]
     if not comments:
         return None
     line = comments[0][0]
-    texts = [text.strip() for _, listed in comments for text in listed.split(",")]
+    texts = [text.strip().lower() for _, listed in comments for text in listed.split(",")]
     words, problems = _known(texts, f"the marker `# gradwright:` in line {line}")
     return Marker(words, line, tuple(problems))
 
@@ -168,38 +170,44 @@ def _bases(target: type) -> Iterator[type]:
 
 def _comments(definition: Any) -> Iterator[tuple[int, str]]:
     """Give line and text of the comments at the head of a definition: above it, on its line, and before its methods."""
-    try:
-        lines, first = inspect.getsourcelines(definition)
-        file = inspect.getsourcefile(definition)
-    except (OSError, TypeError, ValueError):
+    found = source_lines(definition)
+    if found is None:
         return
-    above = linecache.getlines(file)[: first - 1] if file else []
-    indent = len(lines[0]) - len(lines[0].lstrip())
+    above = linecache.getlines(found.file)[: found.first - 1]
+    indent = found.lines[0][: len(found.lines[0]) - len(found.lines[0].lstrip())]
     number = len(above)
-    while number and above[number - 1].startswith(" " * indent + "#"):
+    while number and above[number - 1].startswith(f"{indent}#"):
         number -= 1
-    yield from ((line, text.strip()) for line, text in enumerate(above[number:], number + 1))
-    yield from ((first + row - 1, text) for row, text in _head(lines))
+    if any(_MARKER.search(text) for text in above[number:]):  # the lines may end a text
+        yield from ((token.start[0], token.string) for token in _tokens(above) if _is_comment_after(token, number))
+    yield from ((found.first + row - 1, text) for row, text in _head(found.lines))
+
+
+def _is_comment_after(token: tokenize.TokenInfo, number: int) -> bool:
+    return token.type == tokenize.COMMENT and token.start[0] > number
+
+
+def _tokens(lines: Sequence[str]) -> Iterator[tokenize.TokenInfo]:
+    """Give the tokens of lines, as far as they can be told."""
+    with suppress(tokenize.TokenError, SyntaxError):
+        yield from tokenize.generate_tokens(iter(lines).__next__)
 
 
 def _head(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Give the comments of a definition up to the end of its first line, or of a class up to its first method."""
     begins, header, is_class = True, True, False
     decorated = False
-    try:
-        for token in tokenize.generate_tokens(io.StringIO("".join(lines)).readline):
-            if token.type == tokenize.COMMENT:
-                yield token.start[0], token.string
-            elif token.type == tokenize.NEWLINE:
-                if header and not decorated:
-                    if not is_class:
-                        return
-                    header = False
-                begins, decorated = True, False
-            elif begins and token.type in (tokenize.NAME, tokenize.OP):
-                if not header and token.string in ("def", "async", "class", "@"):
+    for token in _tokens(lines):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+        elif token.type == tokenize.NEWLINE:
+            if header and not decorated:
+                if not is_class:
                     return
-                begins, decorated = False, header and token.string == "@"
-                is_class = is_class or (header and token.string == "class")
-    except (tokenize.TokenError, SyntaxError):
-        return
+                header = False
+            begins, decorated = True, False
+        elif begins and token.type in (tokenize.NAME, tokenize.OP):
+            if not header and token.string in ("def", "async", "class", "@"):
+                return
+            begins, decorated = False, header and token.string == "@"
+            is_class = is_class or (header and token.string == "class")

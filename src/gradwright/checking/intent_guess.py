@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ from gradwright.checking.intent import NOT_THE_DERIVATIVE, declared
 from gradwright.checking.judge import State, largest_entry
 from gradwright.checking.projection import Projection
 from gradwright.checking.report import Outcome, Stated
+from gradwright.errors import ForwardError, SampleError
 from gradwright.typing import Intent, Level
 
 LENGTHS = (1.0, 8.0, 64.0, 0.3)
@@ -109,14 +112,15 @@ def guess_surrogate(case: Case, blocks: Sequence[Block], projections: Sequence[P
 def guess_identity(case: Case) -> Stated | None:
     """Return the guess that a rule which fails is written for its gradient alone, as forward changes nothing, or None.
 
-    Every output is one of the inputs, bit by bit, at several points. Then a constant factor is ``scaled`` or
-    ``reversed``, and a gradient that comes whatever comes in, beside the right one, is ``side-loss``.
+    Every output is one of the inputs, bit by bit, at several points and whatever the other arguments are. Then a
+    constant factor is ``scaled`` or ``reversed``, and a gradient that comes whatever comes in, beside the right one, is
+    ``side-loss``.
     """
     if not _open(case) or case.detached or not case.m:
         return None
     points = [flats for flats in _points(case) if not flats or bool(case.value(flats).isfinite().all())]
     sources = _sources(case, points)
-    if sources is None:
+    if sources is None or len(points) < 2 or any(_sources(other, [{}]) is None for other in _otherwise(case)):
         return None
     parts = [_parts(case, sources, {k: x for k, x in flats.items() if k in sources}) for flats in points]
     known = [part for part in parts if part is not None and _same(case, part.factors, parts[0])]
@@ -273,7 +277,31 @@ def _sources(case: Case, points: Sequence[dict[int, Tensor]]) -> list[int] | Non
             sources.intersection_update({k for k, x in xs.items() if torch.equal(x, part)})
         if not all(candidates):
             return None
-    return [min(sources) for sources in candidates] if len(points) > 1 else None
+    return [min(sources) for sources in candidates]
+
+
+def _otherwise(case: Case) -> Iterator[Case]:
+    """Give the case with one other argument changed: a product with 1, say, is the identity by chance."""
+    differentiated = {item.argument for item in case.inputs}
+    for number, argument in enumerate(case.arguments):
+        for value in () if number in differentiated else _changed(argument.value):
+            arguments = list(case.arguments)
+            arguments[number] = replace(argument, value=value)
+            with suppress(ForwardError, SampleError):  # it may well refuse another value
+                yield case.on(arguments)
+
+
+def _changed(value: Any) -> Sequence[Any]:
+    """Return other values of an argument, of which one at least may make sense; none of what may be an index."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1]
+    if isinstance(value, float):
+        return [value + 0.3, value / 2]
+    if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+        return [value * 0.5 + 0.3]
+    return [~value] if isinstance(value, Tensor) and value.dtype == torch.bool else []
 
 
 def _parts(case: Case, sources: list[int], flats: dict[int, Tensor]) -> Parts | None:

@@ -14,6 +14,7 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.checking.shown import Part, Role, Source
+from gradwright.checking.source_lines import source_lines
 from gradwright.checking.subject import Subject
 from gradwright.typing import has_custom_gradient
 
@@ -84,15 +85,12 @@ def _inherited(function: type[Function]) -> Iterator[tuple[Any, Role]]:
 
 
 def _piece(target: Any, role: Role | None) -> _Piece | None:
-    try:
-        lines, first = inspect.getsourcelines(target)
-        file = inspect.getsourcefile(target)
-    except (TypeError, OSError, ValueError):
+    found = source_lines(target)
+    if found is None:
         return None
-    if file is None:
-        return None
-    first = max(first, 1)  # a whole module begins at line 0
-    return _Piece(file, first, [line.rstrip("\r\n") for line in lines], _parts("".join(lines), first, role))
+    first = max(found.first, 1)  # a whole module begins at line 0
+    lines = [line.rstrip("\r\n") for line in found.lines]
+    return _Piece(found.file, first, lines, _parts("".join(found.lines), first, role))
 
 
 def _parts(text: str, first: int, role: Role | None) -> list[Part]:

@@ -18,6 +18,7 @@ from torch.autograd import Function
 
 from gradwright import torch_compat
 from gradwright.checking.samples import Sample, describe_value
+from gradwright.checking.source_lines import source_lines
 from gradwright.errors import SampleError, SubjectTypeError
 from gradwright.typing import has_custom_gradient
 
@@ -327,12 +328,13 @@ def _location(target: Any) -> tuple[str | None, int | None]:
     while isinstance(target, functools.partial):
         target = target.func
     try:
-        target = inspect.unwrap(target)
-        lines, first = inspect.getsourcelines(target)
-        heads = (i for i, line in enumerate(lines) if re.match(r"\s*(async\s+def|def|class)\b", line))
-        return inspect.getsourcefile(target), first + next(heads, 0)  # below its decorators
-    except (TypeError, OSError, ValueError):
+        found = source_lines(inspect.unwrap(target))
+    except ValueError:  # wraps itself
         return None, None
+    if found is None:
+        return None, None
+    heads = (i for i, line in enumerate(found.lines) if re.match(r"\s*(async\s+def|def|class)\b", line))
+    return found.file, found.first + next(heads, 0)  # below its decorators
 
 
 def _rule(target: Any, file: str | None) -> str:

@@ -22,6 +22,8 @@ from gradwright.typing import GUESSED
 
 FILE_NAME = "gradwright_examples.py"
 WIDTH = 88
+_UNFIT = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters that a source file cannot hold, or that a terminal would obey."""
 _ABOUT_GUESSES = (
     "# The samples of these are guesses: a failure that depends on what they mean is only a",
     "# suspicion. Correct the samples of one, and take its name out.",
@@ -105,15 +107,16 @@ def _work(options: argparse.Namespace) -> Tally:
 def _ended(entry: NotChecked) -> Drafted:
     """Return a template for a subject that ended the process which knew its parameters."""
     lines = textwrap.wrap(entry.reason, WIDTH, initial_indent="# ", subsequent_indent="# ")
-    name = re.sub(r"\W+", "_", entry.name)
+    name = _identifier(entry.name)
     lines += ["#", f"# def samples_{name}():", "#     yield (...)"]
     return Drafted(entry.name, entry.file, entry.line, "", "\n".join(lines), reason=entry.reason)
 
 
 def _file(source: Path, drafts: Sequence[Drafted]) -> str:
-    """Return the text of the file."""
+    """Return the text of the file, whatever a name or a message in it holds."""
+    name = repr(source.name)[1:-1].replace('"', '\\"')
     head = [
-        f'"""Samples for {source.name}, for `gradwright check`.',
+        f'"""Samples for {name}, for `gradwright check`.',
         "",
         "Written by `gradwright init`, to be edited: a verdict is worth as much as its inputs.",
         '"""',
@@ -125,13 +128,38 @@ def _file(source: Path, drafts: Sequence[Drafted]) -> str:
     foreign = sorted({each for draft in drafts for each in draft.imports})
     if foreign:
         parts[0] += "\n\n" + "\n".join(_imports(foreign))
-    guessed = [f'"{draft.name}"' for draft in drafts if draft.provenance in GUESSED]
+    guessed = [_quoted(draft.name) for draft in drafts if draft.provenance in GUESSED]
     if guessed:
         line = f"gradwright_guessed = [{', '.join(guessed)}]"
         if len(line) > WIDTH:
             line = "\n".join(["gradwright_guessed = [", *(f"    {name}," for name in guessed), "]"])
         parts[0] += "\n\n" + "\n".join([*_ABOUT_GUESSES, line])
-    return "\n\n\n".join([*parts, *(draft.text for draft in drafts)]) + "\n"
+    text = "\n\n\n".join([*parts, *_by_name(drafts)]) + "\n"
+    return _UNFIT.sub(lambda match: repr(match[0])[1:-1], text)  # in comments alone: in the rest, they are escaped
+
+
+def _by_name(drafts: Sequence[Drafted]) -> list[str]:
+    """Return the functions, and a mapping to those by the name of which their subject would not be found."""
+    taken = Counter(_identifier(draft.name) for draft in drafts)
+    texts, mapped = [], []
+    for number, draft in enumerate(drafts):
+        name = _identifier(draft.name)
+        told = name == draft.name.replace("::", "_").replace(".", "_") and taken[name] == 1
+        declared = f"def samples_{name}():"
+        if told or not draft.text.startswith(declared):
+            texts.append(draft.text)
+        else:
+            texts.append(draft.text.replace(declared, f"def _samples_{number}():", 1))
+            mapped.append(f"    {_quoted(draft.name)}: _samples_{number},")
+    return [*texts, *(["\n".join(["gradwright_samples = {", *mapped, "}"])] if mapped else [])]
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W+", "_", name)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if name.isprintable() and not set(name) & {'"', "\\"} else repr(name)
 
 
 def _imports(names: Iterable[tuple[str, str]]) -> list[str]:

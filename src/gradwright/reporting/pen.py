@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.box import Box
@@ -42,6 +43,10 @@ ASCII_MARKS: Mapping[Verdict, str] = {
 # A rule below the head and nothing else: reads well as plain text, and stays when a table is copied.
 PLAIN_BOX = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 UNICODE_BOX = Box("    \n    \n ── \n    \n    \n    \n    \n    \n")
+
+
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal would obey: a name or a message of the checked code must not colour, erase or turn what is read."""
 
 
 class Pen:
@@ -126,6 +131,7 @@ class Pen:
         return Table(box=box, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
 
     def _clean(self, words: str) -> str:
+        words = CONTROLS.sub(lambda match: repr(match[0])[1:-1], words)
         if not self.unicode:
             words = words.replace("±", "+/-").replace("×", "x")
         return words.encode(self.encoding, "backslashreplace").decode(self.encoding)
