@@ -209,3 +209,43 @@ print(use(Square))
 
 def test_a_program_for_which_warnings_are_errors(tmp_path: Path) -> None:
     assert "Square passed" in compare(tmp_path, STRICT, "-X", "dev", "-W", "error").report
+
+
+SURROUNDINGS = """
+import os, shutil, tempfile
+
+class Nameless(Square):
+    pass
+
+Nameless.__module__ = None
+gone = tempfile.mkdtemp()
+os.chdir(gone)
+shutil.rmtree(gone)
+print(use(Square))
+tempfile.tempdir = os.environ["TMPDIR"] = gone
+"""
+
+
+def test_directories_that_are_gone_and_classes_without_a_module(tmp_path: Path) -> None:
+    report = compare(tmp_path, SURROUNDINGS).report
+    assert "Square passed" in report
+    assert "itself failed" not in report
+
+
+DEEP = """
+def deeper(left):
+    return deeper(left - 1) if left else Square.apply(torch.ones(2))
+
+for depth in range(900, 1000):
+    try:
+        deeper(depth)
+    except RecursionError:
+        break
+print(use(Square))
+"""
+
+
+def test_calls_near_the_limit_of_recursion(tmp_path: Path) -> None:
+    report = compare(tmp_path, DEEP).report
+    assert "Square passed" in report
+    assert "could not look" not in report

@@ -14,10 +14,14 @@ import faulthandler
 import os
 import signal
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from gradwright.cli.worker import be_silent
 
@@ -26,8 +30,14 @@ _VERY_LONG = 1e6
 """Seconds after which a thread that waits for its turn asks for it."""
 
 
-def apart(work: Callable[[], None]) -> None:
-    """Have something done in a fork, and wait for it. What it raises stays there."""
+def apart(work: Callable[[], None], folder: Path) -> None:
+    """Have something done in a fork, and wait for it. What it raises stays there.
+
+    Arguments:
+        work: what is done.
+        folder: for temporary files, whatever the program did to the place for its own; and to work in where the
+            program has removed its working directory.
+    """
     with _timers_stopped(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Python from 3.12 on: the threads of the program are not in the fork
         child = os.fork()
@@ -35,6 +45,7 @@ def apart(work: Callable[[], None]) -> None:
             with contextlib.suppress(BaseException):
                 be_silent()
                 _hear_signals()
+                _settle(folder)
                 work()
             os._exit(0)
         _wait(child)
@@ -51,6 +62,15 @@ def _hear_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD})
+
+
+def _settle(folder: Path) -> None:
+    tempfile.tempdir = str(folder)
+    try:
+        Path.cwd()
+    except OSError:
+        os.chdir(folder)
+    torch.set_num_threads(1)  # the threads of the program are not there any more, and would be waited for
 
 
 def _wait(child: int) -> None:

@@ -30,6 +30,7 @@ from gradwright.cli.work import examine
 from gradwright.errors import ExternalError, GradwrightError, SubjectTypeError
 from gradwright.watching.recorder import Kept, Recorder, Watched
 from gradwright.watching.samples import as_samples
+from gradwright.watching.targets import module_of
 
 NONE_KEPT = "no call of it could be kept"
 MAX_REGIONS = 6
@@ -67,8 +68,8 @@ def usages(recorder: Recorder, options: argparse.Namespace) -> Iterator[Usage]:
             yield Usage(subject.name, *place, calls, watched.backwards, note if watched.transformed else "")
     unused: list[Usage] = []
     for function in torch_compat.all_functions():
-        key = (function.__module__, function.__qualname__)
-        top = function.__module__.partition(".")[0]
+        key = (module_of(function), function.__qualname__)
+        top = key[0].partition(".")[0]
         if key in called or top in ("torch", "gradwright") or "gw_definition" in vars(function):
             continue
         subject = as_subject(function, _name(function.__qualname__))
@@ -138,7 +139,7 @@ def _subject_of(watched: Watched) -> Subject | None:
     if watched.kept:
         return _as_subject(watched, watched.kept[0].subject)
     name, key = watched.target.name, watched.target.key
-    alike = (each for each in torch_compat.all_functions() if (each.__module__, each.__qualname__) == key)
+    alike = (each for each in torch_compat.all_functions() if (module_of(each), each.__qualname__) == key)
     found = next(alike, None)
     return Subject(name, "Function", None, None) if found is None else as_subject(found, name)
 

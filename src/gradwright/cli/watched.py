@@ -70,7 +70,7 @@ class _Watching:
             if torch_compat.can_fork():
                 from gradwright.cli.apart import apart  # here: a program that is over can wait for imports
 
-                apart(lambda: self._finish(pid))
+                apart(lambda: self._finish(pid), self.run.path)
             else:
                 self._finish(pid)
         _remain_interrupted()

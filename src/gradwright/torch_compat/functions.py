@@ -135,7 +135,7 @@ def generated_for(function: type) -> Any:
 
     None for all other classes.
     """
-    if not function.__module__.startswith("torch."):
+    if not str(function.__module__).startswith("torch."):
         return None
     forward: Any = getattr(function, "forward", None)
     cells = dict(zip(forward.__code__.co_freevars, forward.__closure__ or ())) if hasattr(forward, "__code__") else {}

@@ -227,25 +227,33 @@ class Recorder:
         if exact in watched.seen:
             return watched.seen[exact]
         with self._lock:
-            watched.seen[exact] = None
-            watched.full = watched.full or len(watched.seen) > MAX_SEEN
-            recorded, *parts = exact
-            coarse = tuple((p[0], len(p[1]), *p[2:]) if isinstance(p, tuple) else p for p in parts)
-            needs = recorded and any(isinstance(p, tuple) and p[2] for p in parts)
-            enough = len(watched.kept) >= MAX_CALLS or watched.alike[coarse] >= MAX_ALIKE
-            # Of calls that are not differentiated, one says enough.
-            if enough or (watched.kept and not needs) or torch_compat.without_numbers(args):
-                return None
-            watched.alike[coarse] += 1
-            given = watched.target.arguments(function, args, kwargs)
-            call = capture_call(given.args, dict(given.kwargs), self.budget)
-            kept = Kept(given.subject, call, needs, exact)
-            watched.kept.append(kept)
-            if needs:
-                watched.seen[exact] = kept
-                watched.waiting += 1
-            self.keep(watched, kept)
-            return kept
+            try:
+                return self._look_first(watched, function, exact, args, kwargs)
+            except BaseException:
+                watched.seen.pop(exact, None)  # as if it had not been looked at
+                raise
+
+    def _look_first(self, watched: Watched, function: type, exact: Any, args: Any, kwargs: Any) -> Kept | None:
+        """Look at a call unlike all before."""
+        watched.seen[exact] = None
+        watched.full = watched.full or len(watched.seen) > MAX_SEEN
+        recorded, *parts = exact
+        coarse = tuple((p[0], len(p[1]), *p[2:]) if isinstance(p, tuple) else p for p in parts)
+        needs = recorded and any(isinstance(p, tuple) and p[2] for p in parts)
+        enough = len(watched.kept) >= MAX_CALLS or watched.alike[coarse] >= MAX_ALIKE
+        # Of calls that are not differentiated, one says enough.
+        if enough or (watched.kept and not needs) or torch_compat.without_numbers(args):
+            return None
+        given = watched.target.arguments(function, args, kwargs)
+        call = capture_call(given.args, dict(given.kwargs), self.budget)
+        kept = Kept(given.subject, call, needs, exact)
+        watched.alike[coarse] += 1
+        watched.kept.append(kept)
+        if needs:
+            watched.seen[exact] = kept
+            watched.waiting += 1
+        self.safely(self.keep, watched, kept)
+        return kept
 
     def drop(self, watched: Watched, kept: Kept) -> None:
         """Do not keep a call after all, unless its backward has run in another one like it."""
@@ -273,6 +281,8 @@ class Recorder:
         try:
             with torch_compat.unseen():
                 return work(*arguments)
+        except (RecursionError, MemoryError):  # limits of the program's; another call may be within them
+            return None
         except Exception as error:
             if len(self.failures) < 8:
                 self.failures.append(f"{type(error).__name__}: {error}")

@@ -72,7 +72,8 @@ def target_of(function: type) -> Target | None:
         return None if found is None else Target(Kind.TRANSFORMED, found.module, found.qualname)
     if inner is not None and torch_compat.is_operator(inner):
         return _operator(inner)
-    if _is_of("torch", function.__module__):
+    home = module_of(function)
+    if _is_of("torch", home):
         return Target(Kind.COMPILED, "", "") if "CompiledFunction" in function.__qualname__ else None
     definition = vars(function).get("gw_definition")
     if definition is not None:
@@ -80,9 +81,15 @@ def target_of(function: type) -> Target | None:
         module = str(getattr(source, "__module__", None) or definition.module)
         name = str(getattr(source, "__qualname__", None) or definition.name)
         return None if definition.made is None or _is_of("gradwright", module) else Target(Kind.USER, module, name)
-    if _is_of("gradwright", function.__module__):
+    if _is_of("gradwright", home):
         return None
-    return Target(Kind.USER, function.__module__, function.__qualname__)
+    return Target(Kind.USER, home, function.__qualname__)
+
+
+def module_of(function: type) -> str:
+    """Return the name of the module that says it defines a class; empty where none does, which a program can do."""
+    name: Any = function.__module__
+    return name if isinstance(name, str) else ""
 
 
 def function_key(target: Target, subject: Any) -> FunctionKey:
