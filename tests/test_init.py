@@ -263,7 +263,7 @@ def test_guesses_that_nobody_has_confirmed_accuse_nobody(run):
     assert status == 0
     assert "1 suspect" in out
     said = " ".join(out.split())
-    assert "The samples were cut, or guessed and not confirmed: correct them to get a verdict." in said
+    assert "The samples are guesses not yet confirmed: declare samples to get a verdict." in said
     assert "correct them, and take the name out of gradwright_guessed" in said
     text = Path(FILE).read_text()
     assert 'gradwright_guessed = ["Wrong"]\n' in text

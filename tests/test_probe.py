@@ -235,7 +235,9 @@ def test_verdicts_are_coloured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
     for name, value in (("TERM", "xterm-256color"), ("COLUMNS", "160")):
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name in ("NO_COLOR", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("gradwright.cli.progress.SECONDS_BEFORE", 0.0)
     screen, errors = Terminal(), Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", errors)

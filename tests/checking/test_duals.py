@@ -135,7 +135,7 @@ def test_a_body_that_agrees_with_its_own_backward_is_not_acquitted() -> None:
         return t + (t.round() - t).detach()
 
     found = result(variant(RoundSTE, "Trick", forward=forward), 3 * x(5))
-    assert found.verdict == "fail"
+    assert found.verdict == "suspect"  # a straight-through estimator that is not declared
     assert "own body" not in found.message
 
 

@@ -8,7 +8,7 @@ import fnmatch
 import io
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -73,10 +73,23 @@ def usages(recorder: Recorder, options: argparse.Namespace) -> Iterator[Usage]:
         if key in called or top in ("torch", "gradwright") or "gw_definition" in vars(function):
             continue
         subject = as_subject(function, _name(function.__qualname__))
-        if (_own(subject.file) or top in packages) and _chosen(".".join(key), options):
+        listed = _is_loaded(key[0], function) and (_own(subject.file) or top in packages)
+        if listed and _chosen(".".join(key), options):
             called.add(key)
             unused.append(Usage(subject.name, shown_file(subject.file), subject.line))
     yield from sorted(unused, key=lambda usage: (usage.file or "", usage.line or 0))
+
+
+def _is_loaded(module: str, function: Any) -> bool:
+    """Tell whether a class is of a module as it is now: one that was loaded again leaves its old classes behind."""
+    owner = sys.modules.get(module)
+    if "<locals>" in function.__qualname__:
+        code = getattr(function.forward, "__code__", None)
+        return code is not None and code.co_filename == getattr(owner, "__file__", None)
+    found: Any = owner
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
 
 
 def _found(
@@ -224,11 +237,17 @@ def _silence() -> Iterator[None]:
         yield
 
 
-def _compiled() -> Iterator[str]:
-    """Give what torch.compile took over, each function of the program's once."""
+def _compiled(before: Collection[int]) -> Iterator[str]:
+    """Give what torch.compile took over, each function of the program's once.
+
+    Arguments:
+        before: identities of code that was taken over before the recorder began.
+    """
     torch_home, own_home = Path(torch.__file__).parent, Path(__file__).parents[1]
     seen = set()
     for code in torch_compat.compiled_code():
+        if id(code) in before:
+            continue
         file = Path(code.co_filename)
         name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+$", r"\1", getattr(code, "co_qualname", code.co_name))
         foreign = torch_home in file.parents or own_home in file.parents or not file.is_file()
@@ -243,7 +262,7 @@ def _notes(recorder: Recorder) -> Iterator[str]:
             "this version of PyTorch looks its methods up elsewhere: backwards are not seen, nor calls through an "
             "`apply` that was bound before; so `never differentiated` is not told"
         )
-    regions = list(_compiled())
+    regions = list(_compiled(recorder.compiled_before))
     if recorder.compiled or regions:
         rest = f" and {len(regions) - MAX_REGIONS} more" if len(regions) > MAX_REGIONS else ""
         where = f": {', '.join(regions[:MAX_REGIONS])}{rest}" if regions else ""

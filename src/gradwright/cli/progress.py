@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -52,7 +53,8 @@ class _LateBar:
         self.lock = threading.Lock()
         self.timer = threading.Timer(SECONDS_BEFORE, self._appear)
         self.timer.daemon = True
-        self.timer.start()
+        with contextlib.suppress(RuntimeError):  # at its end Python may refuse threads; then there is no bar
+            self.timer.start()
 
     def show(self, done: int, text: str) -> None:
         with self.lock:

@@ -94,6 +94,8 @@ class Recorder:
         """False when no backward can be seen, nor calls through an earlier alias, in this version of PyTorch."""
         self.compiled = False
         """True once code ran that torch.compile had made, in which calls are not seen."""
+        self.compiled_before = frozenset(map(id, torch_compat.compiled_code()))
+        """Identities of the code that torch.compile had taken over before."""
         self.failures: list[str] = []
         """What went wrong in the recorder itself."""
         self._of: dict[int, Watched | None] = {}
