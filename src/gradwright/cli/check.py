@@ -5,24 +5,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import os
 import shlex
 import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gradwright.cli.consoles import report_console
 from gradwright.cli.outputs import Settled, fails, settle, unchecked, write_reports
 from gradwright.cli.statuses import EXIT_BROKEN, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK
 from gradwright.cli.tally import Tally
 from gradwright.errors import missing_torch
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from gradwright.checking.report import Report
-
-WIDTH_WHEN_PIPED = 100
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -68,7 +64,7 @@ def _show(tally: Tally, settled: Settled, options: argparse.Namespace) -> None:
     from gradwright.reporting import terminal  # here, so that the work begins while rich is imported
 
     if settled.entries:
-        terminal.render(settled.entries, _console(), verbose=options.verbose, again=partial(_again, options))
+        terminal.render(settled.entries, report_console(), verbose=options.verbose, again=partial(_again, options))
     sys.stdout.flush()
     for line in (*_messages(tally, options), *settled.notes):
         print(line, file=sys.stderr)
@@ -110,14 +106,6 @@ def _again(options: argparse.Namespace, report: Report, contract: str) -> str | 
     if options.no_store:
         words.append("--no-store")
     return shlex.join(words)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # rich takes 80 columns when it does not write to a terminal, which is too narrow for the table.
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, width=WIDTH_WHEN_PIPED if piped else None)
 
 
 def _status(tally: Tally, settled: Settled, options: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import time
@@ -17,6 +16,7 @@ from gradwright import torch_compat as torch_compat  # first: it says clearly wh
 # isort: split
 
 from gradwright import __version__
+from gradwright.cli.consoles import report_console
 from gradwright.cli.names import without_torch
 from gradwright.cli.progress import progress
 from gradwright.cli.statuses import EXIT_BROKEN, EXIT_OK
@@ -26,8 +26,6 @@ from gradwright.probing.run import Result, Section, run, sections, stable_functi
 from gradwright.probing.text import LEGEND, case, counted, details, document, not_right, summary, verdict, worst_first
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from gradwright.reporting.pen import Pen
 
 WIDTH_WHEN_PIPED = 120
@@ -149,7 +147,7 @@ def as_json(results: Sequence[Result], seconds: float) -> str:
 def _print(known: Sequence[Section], results: Sequence[Result], seconds: float, *, wrong: bool) -> None:
     from gradwright.reporting.pen import Pen  # here, so that the work begins while rich is imported
 
-    pen = Pen(_console(), None if sys.stdout.isatty() else "ascii")
+    pen = Pen(report_console(when_piped=WIDTH_WHEN_PIPED), None if sys.stdout.isatty() else "ascii")
     totals = summary(results)
     for line in [*totals, LEGEND]:
         pen.line(line)
@@ -180,10 +178,3 @@ def _print_rows(pen: Pen, rows: Sequence[Result]) -> None:
         about = pen.text((case(result.probe), "bold"), "\n").append_text(told)
         lines.append([pen.text(result.probe.id), pen.text((words, style)), about])
     pen.grid(lines, indent=0)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, width=WIDTH_WHEN_PIPED if piped else None)

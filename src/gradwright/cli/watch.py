@@ -26,7 +26,6 @@ from gradwright.cli.statuses import EXIT_BROKEN, EXIT_FINDINGS, EXIT_OK
 from gradwright.errors import OptionError, did_you_mean, missing_torch
 
 SITE = Path(__file__).parent / "site"
-WIDTH_WHEN_PIPED = 100
 KEPT = ("level", "only", "skip", "seed", "time_limit", "memory", "include", "exclude", "spec_only", "store", "no_check")
 """Options that the processes of the program have to know."""
 
@@ -191,14 +190,12 @@ def _kept(run: Run, options: argparse.Namespace) -> Iterator[str]:
 
 def _report(seen: Outcome, entries: Sequence[Entry], notes: Sequence[str], options: argparse.Namespace) -> bool:
     """Show the verdicts and write the files that are asked for; false when one could not be written."""
-    from rich.console import Console
-
+    from gradwright.cli.consoles import report_console
     from gradwright.cli.outputs import write_reports
     from gradwright.reporting import terminal
 
     sys.stdout.flush()
-    piped = not sys.stderr.isatty() and "COLUMNS" not in os.environ
-    console = Console(stderr=True, highlight=False, width=WIDTH_WHEN_PIPED if piped else None)
+    console = report_console(stderr=True)
     print("\ngradwright watch", "-" * 60, file=sys.stderr)
     if entries or seen.usages:
         terminal.render(entries, console, verbose=options.verbose, usage=seen.usages)
