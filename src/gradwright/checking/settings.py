@@ -20,13 +20,8 @@ MANY = 100_000
 """From so many elements on, several threads may be worth their cost."""
 _chosen: dict[str, torch.dtype] = {}
 """The default dtype that a top-level module or package set while it was imported, by its name."""
-_checks: list[None] = []
-"""One for each check that is running."""
-
-
-def is_checking() -> bool:
-    """Tell whether a check is running, so that what is called, and on what, is not the choice of the program."""
-    return bool(_checks)
+checks_running: list[None] = []
+"""One for each check that is running, so that what is called, and on what, is not the choice of the program."""
 
 
 @contextmanager
@@ -54,11 +49,11 @@ def neutral(elements: int = 0) -> Iterator[None]:
     with preserved_random_state(), torch.inference_mode(False), torch.enable_grad(), preserved_settings():
         if elements < MANY:
             torch.set_num_threads(1)
-        _checks.append(None)
+        checks_running.append(None)
         try:
             yield
         finally:
-            _checks.pop()
+            checks_running.pop()
             torch.set_num_threads(threads)
 
 

@@ -64,6 +64,7 @@ from gradwright.torch_compat.recording import call_unwatched as call_unwatched
 from gradwright.torch_compat.recording import compiled_code as compiled_code
 from gradwright.torch_compat.recording import compiler_is_off as compiler_is_off
 from gradwright.torch_compat.recording import compiler_watches as compiler_watches
+from gradwright.torch_compat.recording import function_modes as function_modes
 from gradwright.torch_compat.recording import is_exporting as is_exporting
 from gradwright.torch_compat.recording import is_recording as is_recording
 from gradwright.torch_compat.recording import modes as modes

@@ -145,6 +145,10 @@ def compiler_is_off() -> bool:
     return bool(dynamo.config.disable)
 
 
+function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
+"""Tell how many modes look at every function of torch that is called; without the probe: perhaps one."""
+
+
 def unseen() -> AbstractContextManager[Any]:
     """Return a context in which the modes and classes that take part in every operation do not see what is done."""
     disabled: Callable[[], AbstractContextManager[Any]] = getattr(torch._C, "DisableTorchFunction", nullcontext)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gradwright import torch_compat
-from gradwright.checking.settings import is_checking
+from gradwright.checking.settings import checks_running
 from gradwright.watching.calls import Call
 from gradwright.watching.capture import Budget, capture, capture_call
 from gradwright.watching.targets import Kind, Target, target_of
@@ -33,6 +33,7 @@ MANY = 128
 STRIDE = 61
 """A prime, so that a program that repeats itself does not show the same call each time."""
 
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _dtype_of = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 _shape_of = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
 _needs_of = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
@@ -136,7 +137,7 @@ class Recorder:
         watched = self._of[key] if key in self._of else self._new(function)
         if watched is None:
             return original
-        if is_checking():
+        if checks_running:
             watched.checked += 1
             return original
         watched.calls += 1
@@ -200,7 +201,7 @@ class Recorder:
             self._alive[key] = weakref.ref(function, gone)
             if target is not None and target.kind is Kind.TRANSFORMED:
                 inner = self._inner[key] = self._at(target)
-                own = not is_checking()
+                own = not checks_running
                 inner.calls += own
                 inner.transformed += own
                 inner.checked += not own
@@ -225,7 +226,8 @@ class Recorder:
         return kept
 
     def _look(self, watched: Watched, function: type, args: Any, kwargs: Any) -> Kept | None:
-        exact = _signature(args)
+        exact = _signature(args, protected=True)
+        assert exact is not None
         if exact in watched.seen:
             return watched.seen[exact]
         with self._lock:
@@ -300,7 +302,8 @@ class Recorder:
 def _run(recorder: Recorder, watched: Watched, function: type, original: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a call that is looked at, and keep it if it is unlike the others."""
     __tracebackhide__ = True  # pytest leaves such frames out
-    kept = recorder.look(watched, function, args, kwargs)
+    exact = None if torch_compat.function_modes() else _signature(args, protected=False)
+    kept = watched.seen[exact] if exact in watched.seen else recorder.look(watched, function, args, kwargs)
     try:
         outputs = original(*args, **kwargs)
     except BaseException as error:  # what a program refuses is not what it uses
@@ -322,12 +325,25 @@ def _leave_out_this_frame(error: BaseException) -> None:
         error.__traceback__ = error.__traceback__.tb_next
 
 
-def _signature(args: Any) -> tuple[Any, ...]:
-    """Return what tells calls apart: whether a graph is recorded, and of each argument what can be had for little."""
+def _signature(args: Any, *, protected: bool) -> tuple[Any, ...] | None:
+    """Return what tells calls apart: whether a graph is recorded, and of each argument what can be had for little.
+
+    Arguments:
+        args: of the call.
+        protected: whether nothing that is done here can reach code of the program's. Otherwise only what is certain not
+            to reach any is looked at, which takes a third of the time; None where that is not all.
+    """
     parts: list[Any] = [torch.is_grad_enabled()]
     for value in args:
         kind = type(value)
-        if isinstance(value, torch.Tensor):
+        if kind in _PLAIN:
+            try:
+                parts.append((value.dtype, value.shape, value.requires_grad, value.is_contiguous()))
+            except RuntimeError:  # sparse and nested tensors have no strides, or no shape
+                parts.append(_looks(value))
+        elif issubclass(kind, torch.Tensor):
+            if not protected:
+                return None
             parts.append(_looks(value))
         elif value is None or kind in (bool, str) or (kind is int and -16 <= value <= 16):
             parts.append(value)
