@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -178,7 +180,7 @@ REST = """
 class Slow(Square):
     @staticmethod
     def forward(ctx, x):
-        time.sleep(0.05)
+        time.sleep(0.1)
         return Square.forward(ctx, x)
 
 def beat():
@@ -188,8 +190,8 @@ def beat():
 
 print(use(Slow))
 signal.signal(signal.SIGCHLD, lambda *_: print("a child is over"))
-signal.alarm(1)
-faulthandler.dump_traceback_later(1, exit=True)
+signal.alarm(3)
+faulthandler.dump_traceback_later(3, exit=True)
 threading.Thread(target=beat, daemon=True).start()
 """
 
@@ -249,3 +251,60 @@ def test_calls_near_the_limit_of_recursion(tmp_path: Path) -> None:
     report = compare(tmp_path, DEEP).report
     assert "Square passed" in report
     assert "could not look" not in report
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="these signals are not there")
+def test_signals_that_are_ignored_from_the_start_stay_so(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import signal; print([signal.getsignal(s).name for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)])",
+        encoding="utf-8",
+    )
+    ignoring = (
+        "import signal, subprocess, sys; "
+        "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]; "
+        "sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
+    )
+    ran = run(tmp_path, "-c", ignoring, "-m", "gradwright", "watch", "program.py")
+    assert ran.out == "['SIG_IGN', 'SIG_IGN', 'SIG_IGN']\n"
+
+
+SLOW = """
+class Slow(Square):
+    @staticmethod
+    def forward(ctx, x):
+        time.sleep(0.3)
+        return Square.forward(ctx, x)
+
+signal.signal(signal.SIGINT, lambda *_: print("the program was interrupted", flush=True))
+print(use(Slow), flush=True)
+sys.exit(5)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the checks run in the program itself there")
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [
+        (signal.SIGINT, 5, "interrupted: not everything that the program used was checked"),
+        (signal.SIGTERM, -signal.SIGTERM, "before what it used could be checked"),
+    ],
+)
+def test_a_signal_ends_the_checks_of_a_program_that_is_over(
+    tmp_path: Path, number: signal.Signals, status: int, words: str
+) -> None:
+    (tmp_path / "program.py").write_text(FUNCTION + SLOW, encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gradwright", "watch", "program.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(4.0)  # the program is over, and its checks take a minute
+    os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=40)
+    assert (process.returncode, out) == (status, "")
+    assert words in err

@@ -1,8 +1,8 @@
 """Doing something in a fork of this process, while this process stands still.
 
-When a program is over, some of it may go on until Python ends: threads that print, timers that end the process,
-handlers of signals. A check takes a while. Nothing of the program may happen in that time that would not happen
-without it, and nothing of the program may end the check.
+When a program is over, some of it may go on until Python ends: threads that print, handlers of signals. A check takes a
+while. Nothing of the program may happen in that time that would not happen without it, and nothing of the program may
+end the check.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import faulthandler
 import os
 import signal
 import sys
@@ -25,7 +24,8 @@ import torch
 
 from gradwright.cli.worker import be_silent
 
-_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if hasattr(signal, "setitimer") else ()
+_MANY = 3
+"""So many signals end a process that does not react to them."""
 _VERY_LONG = 1e6
 """Seconds after which a thread that waits for its turn asks for it."""
 
@@ -38,7 +38,7 @@ def apart(work: Callable[[], None], folder: Path) -> None:
         folder: for temporary files, whatever the program did to the place for its own; and to work in where the
             program has removed its working directory.
     """
-    with _timers_stopped(), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Python from 3.12 on: the threads of the program are not in the fork
         child = os.fork()
         if child == 0:
@@ -61,6 +61,7 @@ def _hear_signals() -> None:
     signal.signal(signal.SIGINT, interrupt)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the process that waits for this one hears it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD})
 
 
@@ -79,17 +80,17 @@ def _wait(child: int) -> None:
     Ctrl-C reaches the process itself, and a second one ends it. A request to end this process does so as well, and is
     then obeyed as the program would.
     """
-    interrupts: list[int] = []
-    requests: list[int] = []
+    heard: list[int] = []
 
     def hear(number: int, frame: Any) -> None:
-        (interrupts if number == signal.SIGINT else requests).append(number)
-        if requests or len(interrupts) > 1:
-            os.kill(child, signal.SIGKILL)
+        heard.append(number)
+        if len(heard) > 1 or number != signal.SIGINT:
+            # It ends the process that checks as well, unless it is stuck.
+            os.kill(child, signal.SIGTERM if len(heard) < _MANY else signal.SIGKILL)
 
-    heard = {signal.SIGINT: hear, signal.SIGTERM: hear, signal.SIGHUP: hear, signal.SIGCHLD: signal.SIG_DFL}
+    handlers = {signal.SIGINT: hear, signal.SIGTERM: hear, signal.SIGHUP: hear, signal.SIGCHLD: signal.SIG_DFL}
     pause = sys.getswitchinterval()
-    with _handling(heard):
+    with _handling(handlers):
         # The functions of a PyDLL keep the lock of the interpreter, which every other thread waits for; in vain also
         # when they return, if none of them has asked for it in the meantime.
         sys.setswitchinterval(_VERY_LONG)
@@ -97,8 +98,9 @@ def _wait(child: int) -> None:
         while waitpid(child, None, 0) == -1 and ctypes.get_errno() == errno.EINTR:
             pass
     sys.setswitchinterval(pause)
-    for number in requests:
-        os.kill(os.getpid(), number)
+    for number in heard:
+        if number != signal.SIGINT:
+            os.kill(os.getpid(), number)
 
 
 @contextlib.contextmanager
@@ -116,16 +118,3 @@ def _handling(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _timers_stopped() -> Iterator[None]:
-    """Stop the timers of this process for the block. One that would end a program that hangs is not needed any more."""
-    faulthandler.cancel_dump_traceback_later()
-    left = {timer: signal.setitimer(timer, 0) for timer in _TIMERS}
-    try:
-        yield
-    finally:
-        for timer, (seconds, interval) in left.items():
-            if seconds:
-                signal.setitimer(timer, seconds, interval)

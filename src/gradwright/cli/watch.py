@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,17 +117,22 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     def leave_to_program(number: int, frame: object) -> None:
         """Ctrl-C reaches the program as well, which decides what comes of it."""
 
-    # Handlers, not SIG_IGN: the program would inherit that.
-    before = {signal.SIGINT: signal.signal(signal.SIGINT, leave_to_program)}
-    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, pass_on)
+    # Handlers, not SIG_IGN: the program would inherit that. So it has to where this command did, as under `nohup`.
+    handlers: dict[str, Callable[[int, object], None]]
+    handlers = {"SIGINT": leave_to_program, "SIGTERM": pass_on, "SIGHUP": pass_on}
+    before = {}
+    for name, handler in handlers.items():
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, handler)
     try:
         process = subprocess.Popen(command, env=environment)
         return process.wait()
     except OSError as error:
         raise OptionError(f"watch: {command[0]} cannot be run: {error}; expected a program; check it.") from None
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, usual in before.items():
+            signal.signal(number, usual)
 
 
 def _leave(status: int) -> int:

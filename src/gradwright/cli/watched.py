@@ -66,6 +66,7 @@ class _Watching:
         with _told(self.run, pid):
             if forked:
                 self.run.began()
+            torch_compat.stop_timers()
             self.recorder.stop()
             if torch_compat.can_fork():
                 from gradwright.cli.apart import apart  # here: a program that is over can wait for imports

@@ -59,6 +59,7 @@ def serve(job: Job, connection: Connection) -> None:
         be_silent()
     # Ctrl-C reaches both processes. The other one says what is to be said.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what a fork has from the process that it was forked from
     if job.options.json == "-":
         os.dup2(2, 1)  # standard output is for the JSON alone
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -42,6 +42,7 @@ from gradwright.torch_compat.ending import at_end as at_end
 from gradwright.torch_compat.ending import can_fork as can_fork
 from gradwright.torch_compat.ending import executors_open as executors_open
 from gradwright.torch_compat.ending import refuse_collectives as refuse_collectives
+from gradwright.torch_compat.ending import stop_timers as stop_timers
 from gradwright.torch_compat.functions import all_functions as all_functions
 from gradwright.torch_compat.functions import function_of as function_of
 from gradwright.torch_compat.functions import generated_for as generated_for

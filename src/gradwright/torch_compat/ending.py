@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import importlib
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -62,6 +64,15 @@ def at_end(action: Callable[[], None]) -> None:
     if wait is not None:
         threading._shutdown = wait_and_end  # type: ignore[attr-defined]
     atexit.register(once)
+
+
+def stop_timers() -> None:
+    """Stop what ends a program that hangs, or interrupts it: it is over, and what follows may take longer."""
+    faulthandler.cancel_dump_traceback_later()
+    for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF"):
+        timer = getattr(signal, name, None)
+        if timer is not None:
+            signal.setitimer(timer, 0)
 
 
 @contextlib.contextmanager
