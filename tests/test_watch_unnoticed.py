@@ -308,3 +308,22 @@ def test_a_signal_ends_the_checks_of_a_program_that_is_over(
     out, err = process.communicate(timeout=40)
     assert (process.returncode, out) == (status, "")
     assert words in err
+
+
+def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FUNCTION + "print(use(Square))", encoding="utf-8")
+    (tmp_path / ".gitignore").write_text("build\n", encoding="utf-8")
+    for store in (".", "program.py"):
+        ran = run(tmp_path, "-m", "gradwright", "watch", "--store", store, "program.py")
+        assert (ran.status, ran.out) == (2, "")
+        assert f"--store: {store} is there and no store" in ran.own
+    assert (tmp_path / ".gitignore").read_text(encoding="utf-8") == "build\n"
+
+
+def test_a_store_that_cannot_be_written_does_not_lose_the_verdicts(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FUNCTION + "print(use(Square))", encoding="utf-8")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "store.json").write_text('{"format": 99, "gradwright": "9"}', encoding="utf-8")
+    ran = run(tmp_path, "-m", "gradwright", "watch", *QUICK, "--store", "store", "program.py")
+    assert "Square passed" in ran.report
+    assert "written in format 99" in ran.report

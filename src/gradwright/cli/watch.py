@@ -37,6 +37,7 @@ def run_watch(options: argparse.Namespace) -> int:
     from gradwright.cli.outputs import settle
 
     command = _command(options)
+    _refuse_other_directory(options.store)
     finish = settle(options)
     with tempfile.TemporaryDirectory(prefix="gradwright-watch-", ignore_cleanup_errors=True) as folder:
         run = Run(Path(folder))
@@ -86,6 +87,18 @@ def _command(options: argparse.Namespace) -> list[str]:
             + (did_you_mean(program[0], near) or (instead if shutil.which(program[0]) else ""))
         )
     return [sys.executable, *program]
+
+
+def _refuse_other_directory(store: str | None) -> None:
+    """Keep the calls out of a directory that is something else; all but the first process find it made already."""
+    if store is None:
+        return
+    path = Path(store)
+    other = path.is_dir() and not (path / "store.json").is_file() and any(path.iterdir())
+    if other or (path.exists() and not path.is_dir()):
+        raise OptionError(
+            f"--store: {store} is there and no store; expected a new directory, an empty one, or a store; name another."
+        )
 
 
 def _environment(folder: str, options: argparse.Namespace) -> dict[str, str]:

@@ -81,7 +81,7 @@ class _Watching:
         with _told(self.run, pid), _script_known(self.script):
             from gradwright.cli.finish import finish
 
-            self._count()
+            self.recorder.safely(self._count)
             self.run.leave(finish(self.recorder, self.options, self.run.claim), pid)
 
     def _keep(self, watched: Watched, kept: Kept) -> None:

@@ -267,5 +267,6 @@ def _head(root: Path) -> None:
         _refuse_other(root)
         return
     root.mkdir(parents=True, exist_ok=True)
-    (root / ".gitignore").write_text("*\n", encoding="utf-8")
+    with contextlib.suppress(FileExistsError), (root / ".gitignore").open("x", encoding="utf-8") as ignored:
+        ignored.write("*\n")
     put_json(root / HEAD, {"format": FORMAT, "gradwright": gradwright.__version__, "torch": torch.__version__})
