@@ -251,6 +251,21 @@ def test_a_call_that_raises_is_not_kept() -> None:
     assert [tuple(k.call.args[0].shape) for k in of(recorder, "Picky").kept] == [(2,)]
 
 
+def test_cotangents_are_those_of_a_backward_that_ran_to_its_end() -> None:
+    class Refuses(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            raise ValueError("not now")
+
+    with recording() as recorder, pytest.raises(ValueError, match="not now"):
+        Refuses.apply(leaf(2)).sum().backward()
+    assert of(recorder, "Refuses").kept[0].call.cotangents is None
+
+
 def test_transforms_are_counted_and_credited() -> None:
     with recording() as recorder:
         torch.func.grad(lambda x: Modern.apply(x).sum())(torch.ones(2))

@@ -90,7 +90,7 @@ def _watch(case: Case) -> Audit:
     except STOPS:
         raise
     except BaseException as error:
-        if isinstance(error, NotImplementedError) and function is None:
+        if isinstance(error, NotImplementedError) and (function is None or _is_raised_by_hand(error)):
             result.no_backward = True
         elif result.user_error is None:
             # Without a Function class the user's part of backward cannot be told from the engine's.
@@ -141,6 +141,12 @@ def user_location(error: BaseException) -> str:
             continue
         return f"line {frame.lineno} of {path.name}"
     return ""
+
+
+def _is_raised_by_hand(error: BaseException) -> bool:
+    """Tell whether a `raise` in the user's own code is where an error comes from, and not a kernel."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and (frames[-1].line or "").strip().startswith("raise")
 
 
 def backward_name(function: type[Function]) -> str | None:

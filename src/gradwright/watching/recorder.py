@@ -172,8 +172,15 @@ class Recorder:
         try:
             return original(*cotangents)
         except BaseException as error:
+            self.safely(self._forget_cotangents, watched, kept)
             _leave_out_this_frame(error)
             raise
+
+    def _forget_cotangents(self, watched: Watched, kept: Kept) -> None:
+        """Do not say of a backward that raised that it ran to its end."""
+        with self._lock:
+            kept.call = replace(kept.call, cotangents=None)
+            self.keep(watched, kept)
 
     def _keep_cotangents(self, watched: Watched, kept: Kept, cotangents: Any) -> None:
         given = cotangents[0] if len(cotangents) == 1 and isinstance(cotangents[0], list) else cotangents

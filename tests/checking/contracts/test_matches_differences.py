@@ -11,6 +11,9 @@ from torch.autograd import Function
 
 import gradwright as gw
 from gradwright.checking.report import ContractResult
+from gradwright.checking.run import check_subject
+from gradwright.checking.samples import Sample
+from gradwright.checking.subject import as_subject
 from tests.subjects import (
     ClassMethods,
     ComplexSquare,
@@ -420,3 +423,32 @@ def test_code_that_uses_a_declared_surrogate_is_not_accused(own: bool) -> None:
     report = gw.check(lambda t: layer(estimator(t)).tanh(), torch.randn(4, 3).double(), only=("matches-differences",))
     assert report.results[0].verdict == "skipped"
     assert "takes part, which declares that" in report.results[0].message
+
+
+@pytest.mark.parametrize(("recorded", "verdict"), [(True, "unresolved"), (False, "fail")])
+def test_what_ran_in_the_program_and_raises_here_is_not_accused(recorded: bool, verdict: str) -> None:
+    class Needs(Function):
+        there = False
+
+        @staticmethod
+        def forward(ctx: Any, t: Tensor) -> Tensor:
+            return t * 1
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            if not Needs.there:
+                raise FileNotFoundError("table.bin")
+            return g
+
+    cotangents = (torch.ones(3, dtype=torch.float64),) if recorded else None
+    sample = Sample((x(3),), provenance="recorded", cotangents=cotangents)
+    found = check_subject(as_subject(Needs), [sample], only=("matches-differences",))["matches-differences"]
+    assert found.verdict == verdict
+    assert "FileNotFoundError: table.bin" in found.message
+
+
+def test_a_backward_that_says_it_is_not_implemented_is_none() -> None:
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        raise NotImplementedError("for inference only")
+
+    assert result(variant(Exp, "Inference", backward=backward), x(3)).verdict == "unsupported"
