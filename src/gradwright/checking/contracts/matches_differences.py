@@ -137,8 +137,8 @@ def _raises(case: Case, error: BaseException) -> Outcome:
     message = f"backward raises {describe_exception(error)}{f' at {place}' if place else ''}."
     if raises_only_here(case):
         reason = (
-            f"{message.rstrip('.')}, also for the cotangent for which it ran in the program: it needs something that is "
-            "no longer there (a file, a thread, another process); check it in a test of its own"
+            f"{message.rstrip('.')}, also for the cotangent for which it ran in the program: it needs something that "
+            "is no longer there (a file, a thread, another process); check it in a test of its own"
         )
         return Outcome("unresolved", reason)
     body = ["(out[0] if isinstance(out, tuple) else out).sum().backward()  # raises"]
