@@ -195,6 +195,7 @@ def _check(found: list[Found], options: argparse.Namespace) -> tuple[list[Entry]
     def work(options: argparse.Namespace, send: Send, start: Start) -> None:
         torch.set_num_threads(1)  # the threads of the program are not there any more in a fork of it
         torch_compat.refuse_collectives(_needs_others)
+        torch_compat.go_on()
         examine(discovery, options, send, start)
 
     with Tally() as tally:

@@ -40,6 +40,7 @@ from gradwright.torch_compat.batches import under_vmap as under_vmap
 from gradwright.torch_compat.batches import unwrap_dead as unwrap_dead
 from gradwright.torch_compat.ending import at_end as at_end
 from gradwright.torch_compat.ending import can_fork as can_fork
+from gradwright.torch_compat.ending import go_on as go_on
 from gradwright.torch_compat.ending import refuse_collectives as refuse_collectives
 from gradwright.torch_compat.functions import all_functions as all_functions
 from gradwright.torch_compat.functions import function_of as function_of

@@ -69,6 +69,15 @@ def can_fork() -> bool:
     return not any(each is not None and each.is_initialized() for each in accelerators)
 
 
+def go_on() -> None:
+    """Let a process that was forked from a program that is over register what is to be done at its own end.
+
+    Otherwise `import concurrent.futures.process` raises, which torch.compile does the first time.
+    """
+    if hasattr(threading, "_SHUTTING_DOWN"):
+        threading._SHUTTING_DOWN = False
+
+
 def refuse_collectives(error: Callable[[str], BaseException]) -> None:
     """Make every operation raise that other processes of a distributed program would have to take part in.
 
