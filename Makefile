@@ -40,7 +40,9 @@ pyright: .venv/installed
 	@$(BIN)/python -m pyright --pythonpath .venv/bin/python
 
 docs: .venv/installed-docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@mkdir -p build
+	@# Not --quiet: with it, warnings are not counted, and --strict lets everything pass.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
 	@echo "documentation written to site/index.html"
 
 # The console output in README.md is real; a test compares it.

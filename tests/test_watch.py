@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -168,10 +169,17 @@ def test_findings_are_written_and_fail_the_run_where_that_is_asked_for(folder: P
     assert "NeverCalled" in (folder / "r.html").read_text(encoding="utf-8")
 
 
+def test_what_registers_its_own_end_can_be_imported_when_the_program_is_over(folder: Path) -> None:
+    """Torch.compile imports concurrent.futures.process the first time."""
+    options = ("--only", "compile", "--include", "Square", "--time-limit", "300")
+    assert "Square passed (1 pass)" in watch(folder, *options, "train.py").report
+
+
 def test_a_store_is_for_later_and_is_picked_up(folder: Path) -> None:
     watched = watch(folder, "--store", ".gradwright", "--no-check", "train.py")
     assert watched.status == 0
     assert "FAIL" not in watched.report
+    assert "the calls are kept in .gradwright; check them by `gradwright check FILE`" in watched.report
     checked = run(folder, "-m", "gradwright", "check", *QUICK, "train.py")
     assert checked.status == 1
     assert "recorded: x: float32 (3, 4), w: float32 (4, 2)" in checked.out
@@ -180,7 +188,7 @@ def test_a_store_is_for_later_and_is_picked_up(folder: Path) -> None:
 
 def test_only_what_values_are_like_is_kept_when_that_is_asked_for(folder: Path) -> None:
     watched = watch(folder, *QUICK, "--spec-only", "--store", "kept", "train.py")
-    assert "made smaller" in watched.report
+    assert "values drawn: x: float32 (3, 4)" in watched.report
     assert "Broken: matches-differences" in watched.report
     stored = b"".join(file.read_bytes() for file in (folder / "kept").iterdir())
     assert b"low" in stored
@@ -285,7 +293,7 @@ print(f"rank {dist.get_rank()}", flush=True)
     launch = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29517", "ranks.py")
     watched = watch(folder, *QUICK, "--json", "r.json", *launch)
     assert watched.status == 0
-    assert sorted(watched.out.splitlines()) == ["rank 0", "rank 1"]
+    assert sorted(re.findall(r"rank \d", watched.out)) == ["rank 0", "rank 1"]  # perhaps on one line
     document = json.loads((folder / "r.json").read_text(encoding="utf-8"))
     subjects = {subject["name"]: subject for subject in document["subjects"]}
     assert subjects.keys() == {"Square", "Broken", "AllReduce"}

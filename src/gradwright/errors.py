@@ -122,9 +122,11 @@ def kind_of(value: object) -> str:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return ``TypeName: first line`` of an exception, shortened to one readable line."""
+    """Return ``TypeName: first line`` of an exception, made one readable line; after a colon, with the next one."""
     lines = str(error).strip().splitlines()
     text = lines[0] if lines else ""
+    if text.endswith(":") and len(lines) > 1:
+        text = f"{text} {lines[1].strip()}".rstrip()
     if len(text) > 300:
         text = text[:297] + "..."
     elif text.endswith(".") and not text.endswith(".."):

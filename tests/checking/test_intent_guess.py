@@ -299,6 +299,22 @@ def test_the_message_says_what_was_seen_and_what_to_do() -> None:
     assert finding.repro
 
 
+def test_the_surrogate_that_is_proposed_takes_the_arguments_of_forward() -> None:
+    class Grid(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, step: float) -> Tensor:
+            return (x / step).round() * step
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            return g, None
+
+    (finding,) = gw.check(Grid, VECTOR, 0.1)["matches-differences"].findings
+    assert finding.hint is not None
+    assert "surrogate=lambda x, step: x," in finding.hint
+    assert gw.check(Grid, VECTOR, 0.1, surrogate=lambda x, step: x)
+
+
 def test_the_argument_that_is_the_factor_is_named() -> None:
     assert "by -0.3 (minus the argument `a`) for `x`" in check(ON_PURPOSE["gradient reversal"][1]).notes[0]
 

@@ -7,6 +7,7 @@ import pytest
 from gradwright.checking.report import Where
 from gradwright.errors import OptionError
 from gradwright.reporting.baseline import apply, fixed, known, read, updated, write
+from gradwright.reporting.summary import counts_text
 from tests.reporting.nasty import NASTY
 
 FAIL = ("fail",)
@@ -14,6 +15,11 @@ FAIL = ("fail",)
 
 def words(records) -> list[str]:
     return [str(record) for record in records]
+
+
+def test_what_passes_with_known_findings_is_said_to(make):
+    report = make.report("Exp", make.result("shapes"), make.result("vmap", "skipped", known=(make.finding(),)))
+    assert counts_text([report, make.report()]).startswith("2 subjects: 2 passed (1 with known findings), 0 failed")
 
 
 def test_a_known_finding_counts_for_nothing_and_is_kept_apart(make):

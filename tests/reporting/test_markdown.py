@@ -52,6 +52,7 @@ def test_what_was_refused_known_and_not_exercised_is_listed(make):
     usage = [Usage("Idle", "ops.py", 3), Usage("Plain", None, None, calls=2, note="in torch.func")]
     text = written(refuses, make.not_run(), usage=usage)
     assert "### Not decided, or refused aloud\n\n- – `Refuses`: vmap: no rule\n" in text
+    assert "2 subjects: 1 could not be run, 1 passed (1 with known findings)\n" in text
     assert "### 1 known finding, not counted\n\n- `Refuses`: compile: old\n" in text
     assert "### `Opaque` could not be run\n\nno inputs were found on which forward runs\n\nWhat to do:\n\n```\n" in text
     assert "### 1 of 2 Functions was called, 1 never differentiated\n" in text

@@ -138,7 +138,7 @@ def _script(case: Case, k: int, i: int, row: int) -> str:
         f"(grad,) = torch.autograd.grad(element, {name}, allow_unused=True)",
         f'print("backward:   ", None if grad is None else grad.reshape(-1)[{i}].item())',
         f"h = torch.zeros_like({name}).reshape(-1)",
-        f"h[{i}] = 1e-6 * max(1.0, abs({name}.reshape(-1)[{i}].item()))",
+        f"h[{i}] = {repro.step(case)} * max(1.0, abs({name}.reshape(-1)[{i}].item()))",
         f"h = h.reshape({name}.shape)",
         "def value(t):",
         f"    {name} = t",

@@ -146,7 +146,12 @@ def as_suspect(case: Case, guess: Stated, failed: Outcome) -> Outcome:
 def _example(case: Case) -> str:
     v = signed(case.m, case.generator("passed through"))
     straight = len(case.inputs) == 1 and case.n[0] == case.m and torch.equal(case.pull_all(v)[0], v)
-    return "lambda x: x" if straight else "the function whose derivative it uses"
+    if not straight:
+        return "the function whose derivative it uses"
+    # It is called with the arguments of forward.
+    names, through = [argument.name for argument in case.arguments], case.inputs[0].name
+    named = through in names and all(map(str.isidentifier, names))
+    return f"lambda {', '.join(names)}: {through}" if named else "lambda x: x"
 
 
 def jumps(case: Case, k: int, end: float = math.inf) -> bool | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from keyword import iskeyword
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from gradwright.checking.case import Case
@@ -54,6 +55,12 @@ def listed(case: Case) -> str:
     """Like :func:`differentiable`, as a list also when there is one output."""
     outputs = ["out"] if case.n_outputs == 1 else [f"out[{o.position}]" for o in case.outputs]
     return f"[{', '.join(outputs)}]"
+
+
+def step(case: Case) -> str:
+    """Return a step for central differences in a script, where inputs are float64 and outputs may not be."""
+    coarse = any(output.dtype not in (torch.float64, torch.complex128) for output in case.outputs)
+    return "1e-2" if coarse else "1e-6"
 
 
 def gradient_of_sum(case: Case) -> str:

@@ -28,8 +28,8 @@ FAIL_ON = ("fail", "suspect", "unresolved", "unsupported", "none")
 """What fails the run: a verdict and all that are graver."""
 
 
-def add_report_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that every command with a report has."""
+def add_report_options(parser: argparse.ArgumentParser, fail_on: str = "fail") -> None:
+    """Declare the options that every command with a report has; ``fail_on`` is what ``--fail-on`` is unless given."""
     for name, text in FILES.items():
         parser.add_argument(f"--{name}", metavar="FILE", help=text)
     parser.add_argument(
@@ -40,7 +40,10 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
         "--update-baseline", action="store_true", help="write what was found into the file of --baseline"
     )
     parser.add_argument(
-        "--fail-on", choices=FAIL_ON, default="fail", help="what fails the run: this and all graver (default: fail)"
+        "--fail-on",
+        choices=FAIL_ON,
+        default=fail_on,
+        help=f"what fails the run: this and all graver (default: {fail_on})",
     )
     parser.add_argument(
         "--fail-on-unchecked", action="store_true", help="a subject that could not be run fails the run as well"

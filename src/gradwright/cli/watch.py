@@ -198,7 +198,12 @@ def _lost(process: Process) -> str:
 def _kept(run: Run, options: argparse.Namespace) -> Iterator[str]:
     """Keep the calls of processes that ended before they were checked, and say where they are."""
     store = run.calls(options)
-    if not store.is_dir() or all(process.outcome is not None for process in run.processes()):
+    if not store.is_dir():
+        return
+    if all(process.outcome is not None for process in run.processes()):
+        if options.no_check:
+            where = "" if options.store == ".gradwright" else f" --store {options.store}"
+            yield f"the calls are kept in {options.store}; check them by `gradwright check FILE{where}`"
         return
     if options.store is None:
         kept = Path(tempfile.mkdtemp(prefix="gradwright-calls-"))

@@ -23,8 +23,7 @@ def add_watch_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spec-only", action="store_true", help="keep no values of tensors, only what they are like")
     parser.add_argument("--no-check", action="store_true", help="check nothing at the end; with --store")
     parser.add_argument("--eager", action="store_true", help="run without torch.compile, inside which nothing is seen")
-    add_report_options(parser)
-    parser.set_defaults(fail_on="none")
+    add_report_options(parser, fail_on="none")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the program and its arguments")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from gradwright.checking.report import Where
-from gradwright.reporting.summary import STATUSES, plural, small_text, value_text
+from gradwright.reporting.summary import STATUSES, plural, small_text, value_text, with_known
 from gradwright.typing import VERDICTS, Verdict
 
 Document: TypeAlias = Mapping[str, Any]
@@ -39,6 +39,9 @@ def counts_text(document: Document) -> str:
     """Say how many subjects there are, and what became of them, gravest first."""
     tally = Counter(subject["status"] for subject in document["subjects"])
     said = [f"{tally[status]} {status}" for status in STATUSES if tally[status]]
+    excused = sum(s["status"] == "passed" and any(row["known"] for row in s["contracts"]) for s in document["subjects"])
+    if excused:  # "passed" is the last
+        said[-1] += with_known(excused)
     return plural(len(document["subjects"]), "subject") + (f": {', '.join(said)}" if said else "")
 
 

@@ -128,7 +128,20 @@ def counts_text(entries: Sequence[Entry]) -> str:
     rare: tuple[Status, ...] = ("ended early", "unresolved", "nothing examined")
     shown: list[Status] = ["passed", "failed", "suspect", "could not be run"]
     shown += [name for name in rare if tally[name]]
-    return f"{plural(len(entries), 'subject')}: {', '.join(f'{tally[name]} {name}' for name in shown)}"
+    said = {name: f"{tally[name]} {name}" for name in shown}
+    if excused := sum(status(entry) == "passed" and has_known(entry) for entry in entries):
+        said["passed"] += with_known(excused)
+    return f"{plural(len(entries), 'subject')}: {', '.join(said.values())}"
+
+
+def has_known(entry: Entry) -> bool:
+    """Tell whether something was found that a baseline lists."""
+    return isinstance(entry, Report) and any(result.known for result in entry.results)
+
+
+def with_known(subjects: int) -> str:
+    """Return what is said of the subjects that pass only because a baseline lists what was found."""
+    return f" ({subjects} with known findings)"
 
 
 def labels(entries: Sequence[Entry]) -> list[str]:

@@ -77,7 +77,10 @@ def stop_timers() -> None:
 
 @contextlib.contextmanager
 def executors_open() -> Iterator[None]:
-    """Let code in the block use executors as it did before the end of the program, when Python closes them all."""
+    """Let code in the block use executors as it did before the end of the program, when Python closes them all.
+
+    torch.compile imports some the first time, which raises otherwise.
+    """
     flags = [
         (sys.modules.get(module), name)
         for module, name in (

@@ -22,6 +22,7 @@ HUGE = 2_000_000
 WHEN_LARGE = ("matches-differences",)
 """What is examined on a whole large call."""
 SMALLER = "The recorded inputs were made smaller"
+DRAWN = "The values of the recorded inputs were not kept, and others are drawn"
 NEVER = "The program did not differentiate this call, which leaves open by which inputs it may be"
 SHOWN = 3
 
@@ -68,7 +69,9 @@ def as_samples(call: Call, seed: int = 0) -> list[Sample]:
     made = []
     for manner in MANNERS:
         values = smaller(here, seed, manner)
-        made.append(replace(sample(values, f"made smaller: {_sizes(here, values)}"), doubt=SMALLER))
+        sizes = _sizes(here, values)  # none where they are small already, and only the values are missing
+        words, doubt = (f"made smaller: {sizes}", SMALLER) if sizes else ("values drawn", DRAWN)
+        made.append(replace(sample(values, words), doubt=doubt))
     samples = [replace(made[0], alternatives=tuple(made[1:]))]
     if not specified and elements <= HUGE:
         samples.append(replace(whole, contracts=WHEN_LARGE, name=named("whole, for the first derivative only")))

@@ -210,7 +210,7 @@ def _finding(case: Case, result: Directional, cut: bool) -> Finding:
         f"    {name} = t.detach().requires_grad_()",
         f"    out = {repro.call(case)}",
         f"    return torch.autograd.grad(sum(t.sum() for t in {repro.listed(case)}), {name})[0].sum().item()",
-        "h = 1e-6",
+        f"h = {repro.step(case)}",
         'print("double backward:", None if second is None else second.sum().item())',
         f'print("differences:    ", (gradient_sum({name} + h) - gradient_sum({name} - h)) / (2 * h))',
     ]
