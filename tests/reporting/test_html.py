@@ -402,4 +402,6 @@ def test_the_intent_is_said_and_who_says_so(page, make, origin, said):
 
 def test_what_the_baseline_knows_is_still_there_to_read(page, make):
     known = make.result(verdict="skipped", message="what was found is known", known=(make.finding(),))
-    assert "known: The gradient has the wrong sign." in page([make.report("Exp", known)]).text("small")
+    shown = page([make.report("Exp", make.result("gradient-count"), known)])
+    assert "known: The gradient has the wrong sign." in shown.text("small")
+    assert "passed, known findings" in shown.text("span")

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from gradwright.checking.report import SampleNote, Stated, Support, Usage
-from gradwright.reporting import terminal
+from gradwright.reporting import summary, terminal
 from gradwright.reporting.paragraphs import no_command
 from gradwright.reporting.summary import HEADINGS
 from gradwright.reporting.terminal import plain_text
@@ -400,3 +400,9 @@ def test_many_functions_with_the_same_guess_share_a_paragraph(make):
     assert "4 subjects: 0 passed, 0 failed, 4 suspect" in text
     assert plain_text(several[:2]).count("SUSPECT") == 2
     assert plain_text(several, verbose=True).count("SUSPECT") == 3
+
+
+def test_a_wrong_gradient_stands_before_a_wrong_second_derivative(make):
+    second = make.report("Second", make.result("second-order", "fail"))
+    first = make.report("First", make.result("matches-differences", "fail"))
+    assert summary.ordered([second, first]) == [first, second]

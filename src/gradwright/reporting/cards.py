@@ -45,7 +45,7 @@ def card(row: Entry, anchor: str, *, opened: bool) -> Markup:
     head = element(
         "summary",
         element("h2", row.name),
-        element("span", status, cls="pill"),
+        element("span", summary.status_text(row), cls="pill"),
         element("span", " · ".join(filter(None, meta)), cls="meta"),
         element("a", "#", href=f"#{anchor}", cls="permalink", aria_label=f"link to {row.name}"),
     )

@@ -53,6 +53,17 @@ ABOUT: Mapping[str, tuple[Role, ...]] = {
 """The methods that a contract is about, the first that there is; those that are not named are about the rule."""
 
 
+AT_ONCE = (
+    "gradient-count",
+    "gradient-shape-and-dtype",
+    "linear-in-cotangent",
+    "matches-differences",
+    "matches-reference",
+    "matches-surrogate",
+)
+"""Contracts without which nothing trains rightly."""
+
+
 @dataclass(frozen=True)
 class Group:
     """The contracts of one question, in the order in which every row shows their marks."""
@@ -85,11 +96,16 @@ def status(entry: Entry) -> Status:
 
 
 def ordered(entries: Sequence[Entry]) -> list[Entry]:
-    """Sort the gravest first, and otherwise keep the order in which the subjects were given."""
+    """Sort the gravest first, and otherwise keep the order in which the subjects were given.
 
-    def gravity(entry: Entry) -> tuple[int, int]:
-        verdict = VERDICTS.index(entry.verdict) if isinstance(entry, Report) else 0
-        return STATUSES.index(status(entry)), verdict
+    Of those that failed, one whose gradient is wrong or missing stands before one of which only more is asked.
+    """
+
+    def gravity(entry: Entry) -> tuple[int, int, bool]:
+        if not isinstance(entry, Report):
+            return STATUSES.index(status(entry)), 0, False
+        at_once = any(result.id in AT_ONCE for result in entry.results if result.verdict == entry.verdict)
+        return STATUSES.index(status(entry)), VERDICTS.index(entry.verdict), not at_once
 
     return sorted(entries, key=gravity)
 
@@ -137,6 +153,11 @@ def counts_text(entries: Sequence[Entry]) -> str:
 def has_known(entry: Entry) -> bool:
     """Tell whether something was found that a baseline lists."""
     return isinstance(entry, Report) and any(result.known for result in entry.results)
+
+
+def status_text(entry: Entry) -> str:
+    """Return the status, and whether it is one only because a baseline lists what was found."""
+    return f"{status(entry)}, known findings" if has_known(entry) else status(entry)
 
 
 def with_known(subjects: int) -> str:

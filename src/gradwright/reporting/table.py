@@ -89,7 +89,7 @@ def _row(row: Entry, name: str, asked: Sequence[summary.Group]) -> Markup:
         ),
         element(
             "td",
-            element("span", status, cls="pill"),
+            element("span", summary.status_text(row), cls="pill"),
             cls="result",
             data_sort=summary.STATUSES.index(status),
         ),
