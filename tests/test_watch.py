@@ -141,7 +141,16 @@ def watch(folder: Path, *arguments: str) -> Ran:
     return run(folder, "-m", "gradwright", "watch", *arguments)
 
 
-@pytest.mark.parametrize("how", ["", "raise", "in forward", "exit", "_exit"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "",
+        pytest.param("raise", marks=pytest.mark.slow),
+        "in forward",
+        pytest.param("exit", marks=pytest.mark.slow),
+        "_exit",
+    ],
+)
 def test_the_program_is_what_it_is_without_the_command(folder: Path, how: str) -> None:
     arguments = ["train.py", how, "--level", "x"]
     plain, watched = run(folder, *arguments), watch(folder, *QUICK, *arguments)
