@@ -70,8 +70,9 @@ def with_meanings(
     samples: list[Sample],
     surrogates: Mapping[str, Any] | Callable[[str], Any] = NOTHING,
     intents: Mapping[str, Any] = NOTHING,
+    domains: Mapping[str, Any] = NOTHING,
 ) -> Declared:
-    """Return samples as a file declares them, with what the rules mean by the name of the class.
+    """Return samples as a file declares them, with what the rules mean, and where, by the name of the class.
 
     An intent is declared where the package says that the rule is not the derivative of the values, and there is no
     function of the same arguments whose derivative it is.
@@ -83,6 +84,7 @@ def with_meanings(
         surrogate = surrogates(name) if callable(surrogates) else surrogates.get(name)
         entry = {"args": sample.args} | ({"surrogate": surrogate} if surrogate else {})
         entry |= {"intent": intents[name]} if name in intents else {}
+        entry |= {"domain": domains[name]} if name in domains else {}
         found.setdefault(f"{function.__module__}:{name}", []).append(entry)
     return found
 
@@ -193,7 +195,13 @@ def pyro() -> Declared:
     pathwise = ("_MixDiagNormalSample", "_MixDiagNormalSharedCovarianceSample", "_GSMSample", "_OMTMVNSample")
     intents: dict[str, Any] = dict.fromkeys((*pathwise, "_EwmaLogFn"), "surrogate")
     intents |= {"_AVFMVNSample": ("surrogate", "side-loss")}
-    return with_meanings(ADOPTED["pyro-ppl"].samples(), straight, intents)
+    positive, share = (0.05, 20.0), (0.01, 1.0)  # a scale, and a probability, are none otherwise
+    domains = {
+        "_MixDiagNormalSample": {"scales": positive, "pis": share},
+        "_MixDiagNormalSharedCovarianceSample": {"coord_scale": positive, "pis": share},
+        "_GSMSample": {"coord_scale": positive, "component_scale": positive, "pis": share},
+    }
+    return with_meanings(ADOPTED["pyro-ppl"].samples(), straight, intents, domains)
 
 
 def gpytorch() -> Declared:
