@@ -184,6 +184,12 @@ def test_what_registers_its_own_end_can_be_imported_when_the_program_is_over(fol
     assert "Square passed (1 pass)" in watch(folder, *options, "train.py").report
 
 
+def test_what_is_required_is_required(folder: Path) -> None:
+    watched = watch(folder, *QUICK, "--require", "modes-agree", "--include", "Square", "--fail-on", "fail", "train.py")
+    assert "Square failed: modes-agree" in watched.report
+    assert watched.status == 1
+
+
 def test_a_store_is_for_later_and_is_picked_up(folder: Path) -> None:
     watched = watch(folder, "--store", ".gradwright", "--no-check", "train.py")
     assert watched.status == 0

@@ -26,7 +26,20 @@ from gradwright.cli.statuses import EXIT_BROKEN, EXIT_FINDINGS, EXIT_OK
 from gradwright.errors import OptionError, did_you_mean, missing_torch
 
 SITE = Path(__file__).parent / "site"
-KEPT = ("level", "only", "skip", "seed", "time_limit", "memory", "include", "exclude", "spec_only", "store", "no_check")
+KEPT = (
+    "level",
+    "only",
+    "skip",
+    "require",
+    "seed",
+    "time_limit",
+    "memory",
+    "include",
+    "exclude",
+    "spec_only",
+    "store",
+    "no_check",
+)
 """Options that the processes of the program have to know."""
 
 
@@ -113,9 +126,7 @@ def _for_processes(options: argparse.Namespace) -> argparse.Namespace:
     """Return the options for the processes of the program, some of which may work in other directories."""
     kept = {name: getattr(options, name) for name in KEPT}
     kept["store"] = None if options.store is None else str(Path(options.store).absolute())
-    return argparse.Namespace(
-        **kept, require=(), samples=None, targets=(), no_isolation=False, verbose=False, json=None
-    )
+    return argparse.Namespace(**kept, samples=None, targets=(), no_isolation=False, verbose=False, json=None)
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
