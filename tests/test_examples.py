@@ -175,7 +175,7 @@ def test_the_readme_shows_what_really_happens() -> None:
         pytest.skip("pytest finds the plugin only when gradwright is installed")
     text = readme.README.read_text(encoding="utf-8")
     real, shown = readme.real_outputs(text), readme.shown_outputs(text)
-    assert len(shown) == 2
+    assert len(shown) == 3
     for command in shown:
         assert readme.essence(shown[command]) == readme.essence(real[command]), "`make readme` writes the new output"
 

@@ -85,8 +85,9 @@ def _wait(child: int) -> None:
     def hear(number: int, frame: Any) -> None:
         heard.append(number)
         if len(heard) > 1 or number != signal.SIGINT:
-            # It ends the process that checks as well, unless it is stuck.
-            os.kill(child, signal.SIGTERM if len(heard) < _MANY else signal.SIGKILL)
+            # It ends the process that checks as well, unless it is stuck; or it has ended that already.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM if len(heard) < _MANY else signal.SIGKILL)
 
     handlers = {signal.SIGINT: hear, signal.SIGTERM: hear, signal.SIGHUP: hear, signal.SIGCHLD: signal.SIG_DFL}
     pause = sys.getswitchinterval()
