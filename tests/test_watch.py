@@ -146,7 +146,7 @@ def watch(folder: Path, *arguments: str) -> Ran:
     [
         "",
         pytest.param("raise", marks=pytest.mark.slow),
-        "in forward",
+        pytest.param("in forward", marks=pytest.mark.slow),
         pytest.param("exit", marks=pytest.mark.slow),
         "_exit",
     ],

@@ -285,7 +285,9 @@ sys.exit(5)
 @pytest.mark.parametrize(
     ("number", "status", "words"),
     [
-        (signal.SIGINT, 5, "interrupted: not everything that the program used was checked"),
+        pytest.param(
+            signal.SIGINT, 5, "interrupted: not everything that the program used was checked", marks=pytest.mark.slow
+        ),
         (signal.SIGTERM, -signal.SIGTERM, "before what it used could be checked"),
     ],
 )
