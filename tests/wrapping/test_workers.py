@@ -345,6 +345,21 @@ def test_a_call_whose_worker_ends_once_is_done_again(processes_pool: Pool, tmp_p
 
 
 @pytest.mark.usefixtures("nothing_shared")
+def test_a_worker_may_end_while_another_one_is_started(monkeypatch: pytest.MonkeyPatch, processes_pool: Pool) -> None:
+    submit, calls = concurrent.futures.ProcessPoolExecutor.submit, []
+
+    def closed_once(self: Any, *args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise OSError("handle is closed")
+        return submit(self, *args)
+
+    monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "submit", closed_once)
+    assert processes_pool.map(hosts.square, NUMBERS) == SQUARES
+    assert len(calls) > 2
+
+
+@pytest.mark.usefixtures("nothing_shared")
 def test_a_crash_leaves_no_shared_memory(processes_pool: Pool) -> None:
     x = np.ones(300_000)
     outcomes = processes_pool.map(hosts.die_with_array, [(x + i, i == 2) for i in range(6)])
@@ -360,6 +375,7 @@ def test_workers_that_ended_between_batches_are_replaced(processes_pool: Pool) -
     with pytest.raises(concurrent.futures.BrokenExecutor):
         while time.monotonic() < deadline:
             processes_pool._lanes._executor.submit(abs, 1)
+            time.sleep(0.01)  # the thread that looks after the processes needs its turn to see that they are gone
     assert processes_pool.map(hosts.square, NUMBERS) == SQUARES
 
 

@@ -115,7 +115,9 @@ class ProcessLanes(Lanes):
         try:
             try:
                 handle = self._started().submit(work, sent, back)
-            except BrokenExecutor:  # a process has ended since the last task
+            except (BrokenExecutor, OSError):
+                # A process has ended since the last task; or it does while another one is started, for which the pool
+                # then has closed handles (seen with Python 3.11).
                 self._end()
                 handle = self._started().submit(work, sent, back)
         except BaseException:
