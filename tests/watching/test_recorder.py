@@ -251,6 +251,27 @@ def test_a_call_that_raises_is_not_kept() -> None:
     assert [tuple(k.call.args[0].shape) for k in of(recorder, "Picky").kept] == [(2,)]
 
 
+def test_a_call_that_raises_does_not_take_one_like_it_along() -> None:
+    class Negative(Function):
+        @staticmethod
+        def forward(ctx, x):
+            if bool((x < 0).any()):
+                raise ValueError("negative")
+            return x.sqrt()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    with recording() as recorder:
+        Negative.apply(torch.ones(2, requires_grad=True))
+        with pytest.raises(ValueError, match="negative"):
+            Negative.apply(-torch.ones(2, requires_grad=True))
+    (kept,) = of(recorder, "Negative").kept
+    assert torch.equal(kept.call.args[0], torch.ones(2))
+    assert of(recorder, "Negative").refused == 1
+
+
 def test_cotangents_are_those_of_a_backward_that_ran_to_its_end() -> None:
     class Refuses(Function):
         @staticmethod

@@ -50,6 +50,8 @@ class Kept:
     """Whether it could be differentiated."""
     signature: tuple[Any, ...] = ()
     """What tells it from other calls."""
+    ran: bool = False
+    """True once its forward, or that of another call like it, has returned."""
 
 
 @dataclass(eq=False)
@@ -267,10 +269,10 @@ class Recorder:
         return kept
 
     def drop(self, watched: Watched, kept: Kept) -> None:
-        """Do not keep a call after all, unless its backward has run in another one like it."""
+        """Do not keep a call after all that raised, unless another one like it has run."""
         with self._lock:
             watched.refused += 1
-            if kept in watched.kept and kept.call.cotangents is None:
+            if kept in watched.kept and not kept.ran:
                 watched.kept.remove(kept)
                 del watched.seen[kept.signature]
                 watched.waiting -= kept.needs
@@ -280,6 +282,7 @@ class Recorder:
 
     def returned(self, function: type, kept: Kept, outputs: Any) -> None:
         """Tie a kept call to its node in the graph, so that its backward is known when it comes."""
+        kept.ran = True
         for output in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
             node = output.grad_fn if isinstance(output, torch.Tensor) else None
             if node is not None and torch_compat.node_function(node) is function:
