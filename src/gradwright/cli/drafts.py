@@ -16,22 +16,15 @@ from gradwright.checking.samples import Sample
 from gradwright.checking.settings import as_in
 from gradwright.checking.subject import Subject
 from gradwright.checking.synthesis import synthesise
-from gradwright.cli.events import Began, Discovered, Done, Drafted, Finished, Running, Send, Start
+from gradwright.cli.events import Began, Discovered, Done, Drafted, Finished, Send, Start
 from gradwright.cli.recorded import Recorded
-from gradwright.cli.work import LOOKING, SECONDS_TO_LOOK, identity
-from gradwright.errors import TargetError
+from gradwright.cli.work import LOOKING, SECONDS_TO_LOOK, announced, identity
 
 
 def work(options: argparse.Namespace, send: Send, start: Start) -> None:
     """Do what the options say, and send what comes of it."""
-
-    def before(what: str) -> None:
-        if what in start.lost:
-            raise TargetError(start.lost[what])
-        send(Running(what))
-
     recorded = Recorded(options)
-    discovery = discover([options.file], seed=options.seed, before=before, examples=False)
+    discovery = discover([options.file], seed=options.seed, before=announced(send, start), examples=False)
     notes = (*discovery.notes, *recorded.notes)
     send(Discovered(tuple(map(identity, discovery.found)), tuple(discovery.problems), notes))
     for index in range(start.subject, len(discovery.found)):

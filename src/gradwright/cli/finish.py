@@ -30,7 +30,7 @@ from gradwright.cli.work import examine
 from gradwright.errors import ExternalError, GradwrightError, SubjectTypeError
 from gradwright.watching.recorder import Kept, Recorder, Watched
 from gradwright.watching.samples import as_samples
-from gradwright.watching.targets import module_of
+from gradwright.watching.targets import module_of, short_name
 
 NONE_KEPT = "no call of it could be kept"
 MAX_REGIONS = 6
@@ -72,7 +72,7 @@ def usages(recorder: Recorder, options: argparse.Namespace) -> Iterator[Usage]:
         top = key[0].partition(".")[0]
         if key in called or top in ("torch", "gradwright") or "gw_definition" in vars(function):
             continue
-        subject = as_subject(function, _name(function.__qualname__))
+        subject = as_subject(function, short_name(function.__qualname__))
         listed = _is_loaded(key[0], function) and (_own(subject.file) or top in packages)
         if listed and _chosen(".".join(key), options):
             called.add(key)
@@ -155,10 +155,6 @@ def _subject_of(watched: Watched) -> Subject | None:
     alike = (each for each in torch_compat.all_functions() if (module_of(each), each.__qualname__) == key)
     found = next(alike, None)
     return Subject(name, "Function", None, None) if found is None else as_subject(found, name)
-
-
-def _name(qualname: str) -> str:
-    return qualname.rpartition("<locals>.")[2]
 
 
 def _full_name(watched: Watched) -> str:

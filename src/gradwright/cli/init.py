@@ -18,6 +18,7 @@ from gradwright.cli.events import Drafted, Event, Finished, Start
 from gradwright.cli.statuses import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_OK
 from gradwright.cli.tally import Tally
 from gradwright.errors import TargetError, describe_exception, missing_torch
+from gradwright.reporting.summary import plural
 from gradwright.typing import GUESSED
 
 FILE_NAME = "gradwright_examples.py"
@@ -174,14 +175,10 @@ def _summary(source: Path, output: Path, drafts: Sequence[Drafted]) -> list[str]
     left = [draft.name for draft in drafts if not draft.provenance]
     tally = Counter(draft.provenance for draft in written)
     how = f" ({', '.join(f'{number} {kind}' for kind, number in sorted(tally.items()))})" if tally else ""
-    lines = [f"{output}: written, with samples for {_number(len(written))}{how}"]
+    lines = [f"{output}: written, with samples for {plural(len(written), 'subject')}{how}"]
     if left:
         lines.append(f"left to you, as comments: {', '.join(left)}")
     beside = output.name == FILE_NAME and output.absolute().parent == source.absolute().parent
     option = "" if beside else f" --samples {os.fspath(output)}"
     lines.append(f"correct the samples there, then: gradwright check {source}{option}")
     return lines
-
-
-def _number(subjects: int) -> str:
-    return f"{subjects} subject" + ("" if subjects == 1 else "s")

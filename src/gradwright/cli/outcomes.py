@@ -18,6 +18,11 @@ class Outcome:
     interrupted: bool = False
 
 
+def own_fault(trace: str, where: str = "") -> str:
+    """Say that gradwright itself failed."""
+    return f"gradwright itself failed{where}; please report this fault of gradwright's:\n{trace.rstrip()}"
+
+
 def merge(outcomes: Iterable[Outcome]) -> Outcome:
     """Put together what came of several processes: calls are added up, and what all have to say is said once."""
     entries: list[Entry] = []

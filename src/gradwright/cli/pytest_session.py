@@ -27,7 +27,7 @@ import pytest
 from gradwright.checking.report import Entry, Usage
 from gradwright.cli.after_torch import AfterTorch
 from gradwright.cli.options import add_examining_options, refuse_bad_examining_options
-from gradwright.cli.outcomes import Outcome, merge
+from gradwright.cli.outcomes import Outcome, merge, own_fault
 from gradwright.cli.outputs import (
     FILES,
     Settled,
@@ -69,8 +69,7 @@ def options_of(config: pytest.Config) -> argparse.Namespace:
     refuse_bad_examining_options(parser, options)
     refuse_bad_report_options(parser, options)
     # What the command `watch` has besides.
-    rest = {"spec_only": False, "no_check": False, "samples": None, "targets": (), "no_isolation": False}
-    return argparse.Namespace(**{**rest, **vars(options)})
+    return argparse.Namespace(**vars(options), no_check=False, no_isolation=False)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -231,9 +230,7 @@ class Watch:
         processes = list(workers.processes())
         self.failures += [process.failure for process in processes if process.failure is not None]
         lost = [
-            f"{process.command} ended before what it used could be checked"
-            for process in processes
-            if process.outcome is None and process.failure is None
+            f"{process.command} ended before what it used could be checked" for process in processes if process.lost
         ]
         merged = merge(process.outcome for process in processes if process.outcome is not None)
         return replace(merged, notes=(*merged.notes, *lost))
@@ -257,7 +254,7 @@ class Watch:
         if entries or outcome.usages:
             for line in self._text(entries, outcome.usages).splitlines():
                 terminalreporter.write_line(line.rstrip())
-        notes = [*outcome.notes, *(() if self.settled is None else self.settled.notes), *map(_own_fault, self.failures)]
+        notes = [*outcome.notes, *(() if self.settled is None else self.settled.notes), *map(own_fault, self.failures)]
         if outcome.interrupted:
             notes.append("interrupted: not everything that was used was checked")
         if not (notes or entries or any(usage.calls for usage in outcome.usages)):
@@ -297,18 +294,14 @@ class Watch:
 
 def _store(recorder: Recorder, root: Path) -> Iterator[str]:
     """Write what was recorded into a store; give what cannot be written."""
-    from gradwright.watching.store import write_call, write_usage
+    from gradwright.watching.store import write_call
     from gradwright.watching.targets import function_key
+    from gradwright.watching.usage import write_usages
 
     try:
         for watched in recorder.used():
             for kept in watched.kept:
-                key = function_key(watched.target, kept.subject)
-                write_call(root, key, kept.call)
-                write_usage(root, key, watched.calls, watched.backwards)
+                write_call(root, function_key(watched.target, kept.subject), kept.call)
+        write_usages(root, recorder)
     except StoreError as error:
         yield str(error)
-
-
-def _own_fault(trace: str) -> str:
-    return f"gradwright itself failed; please report this fault of gradwright's:\n{trace.rstrip()}"

@@ -12,7 +12,6 @@ import json
 import os
 import pickle
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,11 @@ class Process:
     """What came of it; None when it ended before that was known."""
     failure: str | None
     """What went wrong in gradwright itself, with its traceback."""
+
+    @property
+    def lost(self) -> bool:
+        """True when it ended, and nothing tells why nothing came of it."""
+        return self.outcome is None and self.failure is None
 
 
 class Run:
@@ -83,7 +87,7 @@ class Run:
         """Tell that this process is watched, and how it is called."""
         if command is None:
             command = " ".join(getattr(sys, "orig_argv", sys.argv)[:6])
-        self._write(f"began-{os.getpid()}.json", json.dumps({"command": command, "time": time.time()}).encode())
+        self._write(f"began-{os.getpid()}.json", json.dumps({"command": command}).encode())
 
     def calls(self, options: argparse.Namespace) -> Path:
         """Return the store to which the processes write the calls that they keep."""

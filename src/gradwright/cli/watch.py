@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradwright.checking.report import Entry
-from gradwright.cli.outcomes import Outcome, merge
+from gradwright.cli.outcomes import Outcome, merge, own_fault
 from gradwright.cli.runs import VARIABLE, Process, Run
 from gradwright.cli.statuses import EXIT_BROKEN, EXIT_FINDINGS, EXIT_OK
 from gradwright.errors import OptionError, did_you_mean, missing_torch
@@ -126,7 +126,7 @@ def _for_processes(options: argparse.Namespace) -> argparse.Namespace:
     """Return the options for the processes of the program, some of which may work in other directories."""
     kept = {name: getattr(options, name) for name in KEPT}
     kept["store"] = None if options.store is None else str(Path(options.store).absolute())
-    return argparse.Namespace(**kept, samples=None, targets=(), no_isolation=False, verbose=False, json=None)
+    return argparse.Namespace(**kept, no_isolation=False, json=None)
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
@@ -181,11 +181,8 @@ def _gather(run: Run) -> Outcome:
     notes = list(outcome.notes)
     for process in processes:
         if process.failure is not None:
-            notes.append(
-                f"gradwright itself failed in process {process.pid}; please report this fault of gradwright's:\n"
-                f"{process.failure.rstrip()}"
-            )
-        elif process.outcome is None:
+            notes.append(own_fault(process.failure, f" in process {process.pid}"))
+        elif process.lost:
             notes.append(_lost(process))
     if outcome.interrupted:
         notes.append("interrupted: not everything that the program used was checked")

@@ -20,8 +20,9 @@ from gradwright import torch_compat
 from gradwright.cli.runs import Run
 from gradwright.watching.capture import Budget
 from gradwright.watching.recorder import Kept, Recorder, Watched
-from gradwright.watching.store import drop_call, write_call, write_usage
+from gradwright.watching.store import drop_call, write_call
 from gradwright.watching.targets import function_key
+from gradwright.watching.usage import write_usages
 
 
 def begin(folder: str) -> None:
@@ -81,7 +82,8 @@ class _Watching:
         with _told(self.run, pid), _script_known(self.script):
             from gradwright.cli.finish import finish
 
-            self.recorder.safely(self._count)
+            if self.options.store is not None:  # else it goes away with the folder of the run
+                self.recorder.safely(write_usages, Path(self.options.store), self.recorder)
             self.run.leave(finish(self.recorder, self.options, self.run.claim), pid)
 
     def _keep(self, watched: Watched, kept: Kept) -> None:
@@ -90,13 +92,6 @@ class _Watching:
 
     def _drop(self, watched: Watched, kept: Kept) -> None:
         drop_call(self.run.calls(self.options), function_key(watched.target, kept.subject), kept.call)
-
-    def _count(self) -> None:
-        """Write down how often everything was used."""
-        for watched in self.recorder.used():
-            if watched.kept:
-                key = function_key(watched.target, watched.kept[0].subject)
-                write_usage(self.run.calls(self.options), key, watched.calls, watched.backwards)
 
     def _forked(self) -> None:
         """Count anew in a child process; what the parent recorded is the parent's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gradwright import torch_compat as torch_compat  # first: it says clearly when torch is missing
 from gradwright.checking.discovery import Discovery, Found, discover
@@ -38,16 +38,22 @@ SECONDS_TO_LOOK = 30.0
 
 def work(options: argparse.Namespace, send: Send, start: Start) -> None:
     """Do what the options say, and send what comes of it."""
+    recorded = Recorded(options)
+    before = announced(send, start)
+    discovery = discover(options.targets, samples_file=options.samples, seed=options.seed, before=before)
+    discovery.notes += recorded.notes
+    examine(discovery, options, send, start, recorded)
+
+
+def announced(send: Send, start: Start) -> Callable[[str], None]:
+    """Return what is called before code of the user's runs: it tells that, and leaves out what ended a process."""
 
     def before(what: str) -> None:
         if what in start.lost:
             raise TargetError(start.lost[what])
         send(Running(what))
 
-    recorded = Recorded(options)
-    discovery = discover(options.targets, samples_file=options.samples, seed=options.seed, before=before)
-    discovery.notes += recorded.notes
-    examine(discovery, options, send, start, recorded)
+    return before
 
 
 def examine(

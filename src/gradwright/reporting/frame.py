@@ -6,11 +6,9 @@ import textwrap
 from dataclasses import dataclass
 
 from gradwright.checking.report import Report
-from gradwright.checking.shown import Role
 from gradwright.reporting import summary
 
 MAX_LINES = 5
-OTHERWISE: tuple[Role, ...] = ("backward", "forward")
 
 
 @dataclass(frozen=True)
@@ -25,12 +23,9 @@ class Frame:
 
 def frame(report: Report, contract: str) -> Frame | None:
     """Return the first lines of the rule that a contract of a subject is about; None where no source was read."""
-    for role in (*summary.ABOUT.get(contract, ()), *OTHERWISE):
-        for source in report.source:
-            for part in source.parts:
-                if part.role == role:
-                    last = min(part.last, part.first + MAX_LINES - 1)
-                    return _frame(source.file, [line for line in source.lines if part.first <= line[0] <= last])
+    for source, part in summary.parts_about(report.source, contract):
+        last = min(part.last, part.first + MAX_LINES - 1)
+        return _frame(source.file, [line for line in source.lines if part.first <= line[0] <= last])
     return None
 
 

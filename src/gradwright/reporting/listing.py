@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from gradwright.checking.report import ContractResult, Finding, Report
-from gradwright.checking.shown import Role, Source
+from gradwright.checking.shown import Source
 from gradwright.reporting import summary
 from gradwright.reporting.markup import Markup, element, prose
 from gradwright.reporting.pen import MARKS
 
-RULE: tuple[Role, ...] = ("backward", "jvp", "forward")
 PLACE = re.compile(r"\bline (\d+) of ([^\s:;,]+)")
 MAX_WORDS = 160
 
@@ -43,11 +42,9 @@ def _place(sources: Sequence[Source], result: ContractResult, finding: Finding) 
             known = any(number == int(line) for number, _ in source.lines)
             if known and PurePath(source.file).name == PurePath(file.rstrip(".")).name:
                 return source.file, int(line)
-    for role in (*summary.ABOUT.get(result.id, ()), *RULE):
-        for source in sources:
-            for part in source.parts:
-                if part.role == role and any(number == part.first for number, _ in source.lines):
-                    return source.file, part.first
+    for source, part in summary.parts_about(sources, result.id):
+        if any(number == part.first for number, _ in source.lines):
+            return source.file, part.first
     return (sources[0].file, sources[0].lines[0][0]) if sources[0].lines else None
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from gradwright.checking.contracts import QUESTIONS
 from gradwright.checking.report import ContractResult, Entry, Finding, NotChecked, Report, Usage
-from gradwright.checking.shown import Role
+from gradwright.checking.shown import Part, Role, Source
 from gradwright.typing import GUESSED, VERDICTS, Verdict
 
 Status: TypeAlias = Literal[
@@ -51,6 +51,8 @@ ABOUT: Mapping[str, tuple[Role, ...]] = {
     "vmap": ("vmap",),
 }
 """The methods that a contract is about, the first that there is; those that are not named are about the rule."""
+RULE: tuple[Role, ...] = ("backward", "jvp", "forward")
+"""Where the rule is, and what stands for it where there is none."""
 
 
 AT_ONCE = (
@@ -153,6 +155,13 @@ def counts_text(entries: Sequence[Entry]) -> str:
 def has_known(entry: Entry) -> bool:
     """Tell whether something was found that a baseline lists."""
     return isinstance(entry, Report) and any(result.known for result in entry.results)
+
+
+def parts_about(sources: Sequence[Source], contract: str) -> Iterator[tuple[Source, Part]]:
+    """Give the methods that a contract is about, each with the listing that it is in, the closest first."""
+    for role in (*ABOUT.get(contract, ()), *RULE):
+        for source in sources:
+            yield from ((source, part) for part in source.parts if part.role == role)
 
 
 def status_text(entry: Entry) -> str:

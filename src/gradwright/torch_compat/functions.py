@@ -18,16 +18,18 @@ from torch.autograd import Function
 
 from gradwright.torch_compat.recording import unseen
 
-Called: TypeAlias = Callable[[Any, Any, Any], Any]
-"""Told None, the class, and what runs the call; returns what is to be called instead, or the same."""
-Pulled: TypeAlias = Callable[[Any, Any, Any], Any]
-"""Told the graph node (None where only its class is looked at), its class, and what runs its backward; the same."""
+Look: TypeAlias = Callable[[Any, Any, Any], Any]
+"""Told of what a method is looked up, its class, and the method; returns that, or what is to be called instead.
+
+Of a call there is no object, only the class; of a backward the object is the graph node, or None where only its class
+is looked at.
+"""
 
 
 class _Lookup:
     """Stands for a method of a class of PyTorch's, and tells of each time it is looked up."""
 
-    def __init__(self, original: Any, look: Callable[[Any, Any, Any], Any]) -> None:
+    def __init__(self, original: Any, look: Look) -> None:
         self.original = original
         self.look = look
 
@@ -35,7 +37,7 @@ class _Lookup:
         return self.look(instance, owner, self.original.__get__(instance, owner))
 
 
-def watch_functions(called: Called, pulled: Pulled) -> Callable[[], None] | None:
+def watch_functions(called: Look, pulled: Look) -> Callable[[], None] | None:
     """Have every call and every backward of a Function told from now on.
 
     Arguments:
@@ -46,14 +48,14 @@ def watch_functions(called: Called, pulled: Pulled) -> Callable[[], None] | None
         what ends it; None where this version of PyTorch looks its methods up elsewhere, which a trial call tells.
     """
     undo: list[Callable[[], None]] = []
-    lookups: list[tuple[_Lookup, Callable[[Any, Any, Any], Any]]] = []
+    lookups: list[tuple[_Lookup, Look]] = []
     seen: set[str] = set()
 
     def end() -> None:
         while undo:
             undo.pop()()
 
-    def put(owner: Any, name: str, kind: str, look: Callable[[Any, Any, Any], Any]) -> None:
+    def put(owner: Any, name: str, kind: str, look: Look) -> None:
         def trial(instance: Any, owner: Any, method: Any) -> Any:
             seen.add(kind)
             return method
@@ -82,7 +84,7 @@ def watch_functions(called: Called, pulled: Pulled) -> Callable[[], None] | None
     return end
 
 
-def watch_apply(called: Called) -> Callable[[], None]:
+def watch_apply(called: Look) -> Callable[[], None]:
     """Have calls through ``Function.apply`` told, by nothing but public names.
 
     Calls through an alias that was bound before are not seen, nor is any backward.

@@ -50,7 +50,7 @@ class Target:
     @property
     def name(self) -> str:
         """How it is called in reports."""
-        return self.qualname.rpartition("<locals>.")[2]
+        return short_name(self.qualname)
 
     def arguments(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
         """Return what the user called, and with what, when a class was applied to some arguments."""
@@ -62,6 +62,11 @@ class Target:
             positional, keyword = vars(function)["gw_values"](definition, args)
             return Given(definition.made, tuple(positional), keyword)
         return Given(function, args, kwargs)
+
+
+def short_name(qualname: str) -> str:
+    """Return a qualified name without the function that a class was made in."""
+    return qualname.rpartition("<locals>.")[2]
 
 
 def target_of(function: type) -> Target | None:
