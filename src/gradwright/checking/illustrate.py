@@ -48,7 +48,7 @@ def drawn(outcome: Outcome, seconds: float) -> Outcome:
         with time_limit(seconds), preserved_settings(), quietly():
             pictures = tuple(outcome.illustrate())
     except (Exception, TimeLimitError):
-        pass
+        pass  # the verdict stands, and is told without them
     return replace(outcome, pictures=(*outcome.pictures, *pictures), illustrate=None)
 
 

@@ -40,7 +40,7 @@ def saved_bytes(case: Case) -> int | None:
     try:
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
             run = case.forward()
-    except Exception:
+    except Exception:  # whatever forward raises under hooks is for `saved-through-hooks` to tell
         return None
     for number, node in enumerate(graph_nodes(run.differentiable)):
         if number >= MAX_NODES:
